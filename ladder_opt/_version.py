@@ -1,0 +1,3 @@
+"""The one place that holds the version (semantic versioning)."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,68 @@
+"""Errors a caller can tell apart: a user's mistake, and a bug of ours.
+
+`InputError` and `UsageError` are the user's to mend and print as one line that says what was
+found, what was expected and where. `InternalError` means that one of our own checks failed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class LadderOptError(Exception):
+    """Base class of everything this package raises on purpose."""
+
+
+class UsageError(LadderOptError, ValueError):
+    """An option or argument is out of range or contradicts another one."""
+
+
+class InputError(LadderOptError, ValueError):
+    """A file's content is not what its format promises.
+
+    Attributes:
+        found: what stood there.
+        expected: what should have stood there.
+        path: the file, where there is one.
+        line: 1-based line number, where there is one.
+        column: name or number of the column (or key path), where there is one.
+    """
+
+    def __init__(
+        self,
+        found: str,
+        expected: str,
+        *,
+        path: str | Path | None = None,
+        line: int | None = None,
+        column: str | int | None = None,
+    ) -> None:
+        self.found = found
+        self.expected = expected
+        self.path = None if path is None else str(path)
+        self.line = line
+        self.column = column
+        super().__init__(found, expected)
+
+    @property
+    def where(self) -> str:
+        """`FILE:LINE: column C`, as much of it as is known."""
+        place = self.path or ""
+        if self.line is not None:
+            place += f":{self.line}" if place else f"line {self.line}"
+        if self.column is not None:
+            place += f"{': ' if place else ''}{self.column}"
+        return place
+
+    def __str__(self) -> str:
+        place = self.where
+        text = f"{place + ': ' if place else ''}found {self.found}, expected {self.expected}"
+        return " ".join(text.split())  # one line, whatever the file held
+
+
+class SolveError(LadderOptError, ValueError):
+    """The limits asked for leave no ladder at all."""
+
+
+class InternalError(LadderOptError, RuntimeError):
+    """Two parts of this package disagree: a bug to report, never the user's mistake."""

@@ -1,0 +1,132 @@
+"""The canonical request trace: checked columns, one row a request, sorted by arrival.
+
+Every reader ends in a `Trace`, and everything downstream starts from one. Values that a replay
+cannot use never get this far: readers count them in `set_aside` by reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ladder_opt.errors import InputError
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """Where rows came from.
+
+    Attributes:
+        path: the file as the user named it.
+        sha256: digest of the file's bytes as stored (compressed, if it is).
+        rows: data rows found in it, used or not.
+        format: name of the format it was read as.
+    """
+
+    path: str
+    sha256: str
+    rows: int
+    format: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A request trace.
+
+    Attributes:
+        arrival_seconds: float64 (requests,), from 0, not decreasing; None when the trace holds
+            lengths alone (then it can only be replayed at a fixed concurrency).
+        prompt_tokens: int64 (requests,), >= 1.
+        output_tokens: int64 (requests,), >= 1.
+        cached_tokens: int64 (requests,) or None; prompt tokens that a prefix cache supplied.
+        session: object (requests,) of str or None; the conversation a request belongs to.
+        sources: the files it was read from.
+        set_aside: requests that were found but cannot be used, counted by reason.
+        notes: what a person should know about the data (ticks, a mended clock), one line each.
+    """
+
+    arrival_seconds: NDArray[np.float64] | None
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    cached_tokens: NDArray[np.int64] | None = None
+    session: NDArray[np.object_] | None = None
+    sources: tuple[TraceSource, ...] = ()
+    set_aside: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        prompt = _as_int64(self.prompt_tokens, "prompt_tokens")
+        output = _as_int64(self.output_tokens, "output_tokens")
+        if len(prompt) != len(output):
+            raise InputError(f"{len(output)} output_tokens", f"{len(prompt)}, one for each prompt_tokens")
+        for name, tokens in (("prompt_tokens", prompt), ("output_tokens", output)):
+            if len(tokens) and tokens.min() < 1:
+                raise InputError(f"{tokens.min()}", "at least 1 token", line=int(tokens.argmin()), column=name)
+        object.__setattr__(self, "prompt_tokens", prompt)
+        object.__setattr__(self, "output_tokens", output)
+        if self.cached_tokens is not None:
+            object.__setattr__(self, "cached_tokens", _as_int64(self.cached_tokens, "cached_tokens"))
+        if self.arrival_seconds is not None:
+            object.__setattr__(self, "arrival_seconds", _as_arrivals(self.arrival_seconds, len(prompt)))
+        object.__setattr__(self, "set_aside", MappingProxyType(dict(self.set_aside)))
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    @property
+    def span_seconds(self) -> float:
+        """Seconds from the first arrival to the last; 0 without arrivals."""
+        if self.arrival_seconds is None or not len(self):
+            return 0.0
+        return float(self.arrival_seconds[-1])
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_], *, reason: str | None = None) -> Trace:
+        """The trace of the given rows (indices in ascending order, or a mask).
+
+        With a `reason` the rows left out are added to `set_aside` under it.
+        """
+        kept = replace(
+            self,
+            arrival_seconds=None if self.arrival_seconds is None else self.arrival_seconds[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
+            session=None if self.session is None else self.session[rows],
+        )
+        left_out = len(self) - len(kept)
+        if reason is None or not left_out:
+            return kept
+        counts = dict(self.set_aside)
+        counts[reason] = counts.get(reason, 0) + left_out
+        return replace(kept, set_aside=counts)
+
+
+def _as_int64(values: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(f"{name} of type {array.dtype}, {array.ndim} axes", "one axis of integers")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _as_arrivals(values: NDArray[np.float64], requests: int) -> NDArray[np.float64]:
+    array = np.ascontiguousarray(values, dtype=np.float64)
+    if array.shape != (requests,):
+        raise InputError(f"{array.shape} arrival_seconds", f"{requests}, one for each request")
+    if requests and not np.isfinite(array).all():
+        bad = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise InputError(f"{array[bad]}", "a finite number of seconds", line=bad, column="arrival_seconds")
+    if requests and array[0] < 0:
+        raise InputError(f"{array[0]}", "arrivals from 0 on", line=0, column="arrival_seconds")
+    falls = np.flatnonzero(np.diff(array) < 0)
+    if len(falls):
+        raise InputError(
+            f"{array[falls[0] + 1]} after {array[falls[0]]}",
+            "arrivals in ascending order",
+            line=int(falls[0]) + 1,
+            column="arrival_seconds",
+        )
+    return array
