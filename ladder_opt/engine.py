@@ -1,0 +1,133 @@
+"""The engine limits that shape a decode step, in vLLM's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ladder_opt.errors import InputError, UsageError
+from ladder_opt.files import read_text
+
+BLOCK_SIZE_GRAIN_TOKENS = 64  # Spyre pages are multiples of 64 tokens
+_MAX_ENGINE_FILE_BYTES = 1 << 20
+_LARGEST_LIMIT = 1 << 31  # past this a limit is a typing mistake, not an engine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Limits of one vLLM engine.
+
+    Attributes:
+        block_size: tokens a KV block holds; a multiple of 64.
+        max_num_seqs: sequences a step may hold.
+        max_model_len: tokens of prompt and output together.
+        max_num_batched_tokens: token budget of a step (chunked prefill).
+        num_kv_blocks: KV blocks of the pool, the null block counted (vLLM's `num_gpu_blocks`);
+            None for `max_num_seqs * ceil(max_model_len / block_size) + 1`, what Spyre allocates.
+        min_batched_seqs: decoding sequences from which a step uses the batched kernel.
+    """
+
+    block_size: int = 128
+    max_num_seqs: int = 32
+    max_model_len: int = 8192
+    max_num_batched_tokens: int = 512
+    num_kv_blocks: int | None = None
+    min_batched_seqs: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "num_kv_blocks":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise UsageError(f"{field.name}: found {value!r}, expected a whole number")
+            if not 1 <= value < _LARGEST_LIMIT:
+                raise UsageError(f"{field.name}: found {value}, expected 1 to {_LARGEST_LIMIT - 1}")
+        if self.block_size % BLOCK_SIZE_GRAIN_TOKENS:
+            raise UsageError(
+                f"block_size: found {self.block_size}, expected a multiple of {BLOCK_SIZE_GRAIN_TOKENS}"
+            )
+        if self.num_kv_blocks is not None and self.num_kv_blocks < 2:
+            raise UsageError(
+                f"num_kv_blocks: found {self.num_kv_blocks}, expected 2 or more (one is vLLM's null block)"
+            )
+
+    @property
+    def max_num_blocks(self) -> int:
+        """Blocks of the longest sequence: the top num_blocks rung."""
+        return -(-self.max_model_len // self.block_size)
+
+    @property
+    def usable_kv_blocks(self) -> int:
+        """KV blocks that sequences can hold (the null block left out)."""
+        if self.num_kv_blocks is None:
+            return self.max_num_seqs * self.max_num_blocks
+        return self.num_kv_blocks - 1
+
+    @property
+    def batches_decodes(self) -> bool:
+        """Whether any step can reach the batched kernel."""
+        return self.max_num_seqs >= self.min_batched_seqs
+
+    def to_dict(self) -> dict[str, int | None]:
+        """The `engine` object of a plan file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, path: str | Path | None = None) -> Engine:
+        """Read the `engine` object of a plan file; keys it does not have take their defaults.
+
+        Raises:
+            InputError: an unknown key or a value out of range.
+        """
+        known = {field.name for field in fields(cls)}
+        for key in data:
+            if key not in known:
+                raise InputError(repr(key), f"one of {', '.join(sorted(known))}", path=path, column="engine")
+        try:
+            return cls(**data)
+        except UsageError as error:
+            name, _, rest = str(error).partition(": found ")
+            found, _, expected = rest.partition(", expected ")
+            raise InputError(found, expected, path=path, column=f"engine.{name}") from None
+
+
+def read_engine_settings(path: str | Path) -> dict[str, int | None]:
+    """The engine limits set in a vLLM serve YAML or a saved engine JSON (JSON is YAML too).
+
+    vLLM's spelling with dashes and `num_gpu_blocks_override` (the pool's size) are understood;
+    settings that do not shape a step are passed over.
+
+    Raises:
+        InputError: the file is not a mapping, or a limit in it is no whole number.
+    """
+    import yaml  # noqa: PLC0415  (only needed with --engine)
+
+    text = read_text(path, max_bytes=_MAX_ENGINE_FILE_BYTES, what="an engine file")
+    try:
+        loaded = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        raise InputError(
+            getattr(error, "problem", None) or "text that is no YAML", "a vLLM serve YAML", path=path, line=line
+        ) from None
+    if isinstance(loaded, dict) and isinstance(loaded.get("engine"), dict):
+        loaded = loaded["engine"]  # a plan file holds one too
+    if not isinstance(loaded, dict):
+        raise InputError(type(loaded).__name__, "a mapping of engine settings", path=path)
+    names = {field.name: field.name for field in fields(Engine)} | {"num_gpu_blocks_override": "num_kv_blocks"}
+    settings: dict[str, int | None] = {}
+    for key, value in loaded.items():
+        name = names.get(str(key).replace("-", "_"))
+        if name is None:
+            continue
+        if value is None and name == "num_kv_blocks":
+            settings[name] = None
+        elif isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(repr(value), "a whole number", path=path, column=str(key))
+        else:
+            settings[name] = value
+    return settings

@@ -1,0 +1,127 @@
+"""Ladders: sorted, checked rungs, and the pair of them that a decode step is padded to."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ladder_opt.engine import Engine
+from ladder_opt.errors import UsageError
+
+Axis = Literal["num_seqs", "num_blocks"]
+AXES: tuple[Axis, Axis] = ("num_seqs", "num_blocks")
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Rungs of one axis: distinct whole numbers, ascending, from 1. May be empty."""
+
+    rungs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for low, high in zip((0, *self.rungs), self.rungs, strict=False):
+            if isinstance(high, bool) or not isinstance(high, int) or high <= low:
+                raise UsageError(f"ladder {list(self.rungs)}: found {high!r} after {low}, expected a larger integer")
+
+    def smallest_at_least(self, size: int) -> int | None:
+        """The rung that `size` is padded to; None past the last one."""
+        index = bisect.bisect_left(self.rungs, size)
+        return self.rungs[index] if index < len(self.rungs) else None
+
+    def __len__(self) -> int:
+        return len(self.rungs)
+
+    def __iter__(self) -> Iterable[int]:  # type: ignore[override]
+        return iter(self.rungs)
+
+
+@dataclass(frozen=True)
+class Ladders:
+    """The two independent ladders of batched decode.
+
+    Attributes:
+        num_seqs: rungs from min_batched_seqs on; the last is max_num_seqs. Empty where no step is batched.
+        num_blocks: rungs from 1 on; the last is ceil(max_model_len / block_size).
+    """
+
+    num_seqs: tuple[int, ...]
+    num_blocks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        Ladder(self.num_seqs)
+        Ladder(self.num_blocks)
+
+
+def powers_of_two(start: int, limit: int) -> tuple[int, ...]:
+    """`start`, doubled while below `limit`, then `limit`; empty where `limit` is below `start`."""
+    if limit < start:
+        return ()
+    rungs = []
+    rung = start
+    while rung < limit:
+        rungs.append(rung)
+        rung *= 2
+    return (*rungs, limit)
+
+
+def default_ladders(engine: Engine) -> Ladders:
+    """The ladders the bucketer uses without a plan: powers of two, then the limit."""
+    return Ladders(
+        powers_of_two(engine.min_batched_seqs, engine.max_num_seqs),
+        powers_of_two(1, engine.max_num_blocks),
+    )
+
+
+def parse_rungs(text: str, *, option: str) -> list[int]:
+    """Read `4,8,32`.
+
+    Raises:
+        UsageError: an entry is not an integer, or there is none.
+    """
+    rungs = []
+    for part in text.replace("[", "").replace("]", "").split(","):
+        entry = part.strip()
+        try:
+            rungs.append(int(entry))
+        except ValueError:
+            raise UsageError(f"{option}: found {entry!r} in {text!r}, expected integers such as 4,8,32") from None
+    return rungs
+
+
+def clamp(rungs: Sequence[int], axis: Axis, engine: Engine) -> tuple[tuple[int, ...], list[str]]:
+    """Fit a user's list to an engine: sort, de-duplicate, drop what is past the limit, end on it.
+
+    Returns:
+        The rungs, and a warning for each change (sorting and de-duplicating are no change of meaning
+        but are told too).
+
+    Raises:
+        UsageError: an entry below 1 or not an integer, or an empty list.
+    """
+    limit = engine.max_num_seqs if axis == "num_seqs" else engine.max_num_blocks
+    source = "max_num_seqs" if axis == "num_seqs" else "ceil(max_model_len / block_size)"
+    floor = engine.min_batched_seqs if axis == "num_seqs" else 1
+    if not rungs:
+        raise UsageError(f"{axis}: found an empty list, expected at least one rung")
+    for rung in rungs:
+        if isinstance(rung, bool) or not isinstance(rung, int) or rung < 1:
+            raise UsageError(f"{axis}: found {rung!r}, expected integers of 1 or more")
+    if limit < floor:
+        return (), [f"{axis}: max_num_seqs {limit} is below min_batched_seqs {floor}: the list is not used"]
+    warnings = []
+    if list(rungs) != sorted(set(rungs)):
+        warnings.append(f"{axis}: {list(rungs)} was sorted and freed of duplicates")
+    kept = []
+    for rung in sorted(set(rungs)):
+        if rung > limit:
+            warnings.append(f"{axis}: {rung} is above {source} = {limit} and was dropped")
+        elif rung < floor:
+            warnings.append(f"{axis}: {rung} is below min_batched_seqs = {floor} and was dropped")
+        else:
+            kept.append(rung)
+    if not kept or kept[-1] != limit:
+        warnings.append(f"{axis}: {source} = {limit} was missing and was added as the top rung")
+        kept.append(limit)
+    return tuple(kept), warnings
