@@ -38,6 +38,8 @@ def load_json_object(text: str, *, path: str | Path | None, what: str) -> dict[s
         raise InputError(
             f"{found} ({error.msg})", f"{what} in JSON", path=path, line=error.lineno, column=f"column {error.colno}"
         ) from None
+    except InputError:
+        raise
     except RecursionError:
         raise InputError("brackets nested too deeply", f"{what} in JSON", path=path) from None
     except ValueError as error:  # an integer of thousands of digits

@@ -1,0 +1,140 @@
+"""The steps histogram: how often a decode step had n sequences, the longest of b blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StepHistogram:
+    """Decode steps counted by (num_seqs, num_blocks), sorted, each cell once.
+
+    Rows with num_seqs below the engine's min_batched_seqs are the per-sequence path.
+
+    Attributes:
+        num_seqs: int64 (cells,), decoding sequences in the step, >= 1.
+        num_blocks: int64 (cells,), blocks of the longest of them, >= 1.
+        steps: float64 (cells,), how many steps (a weight, may be fractional), > 0.
+        gathers_real: float64 (cells,) or None; sum over the cell's steps of every sequence's own blocks.
+    """
+
+    num_seqs: NDArray[np.int64]
+    num_blocks: NDArray[np.int64]
+    steps: NDArray[np.float64]
+    gathers_real: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        seqs = np.asarray(self.num_seqs)
+        blocks = np.asarray(self.num_blocks)
+        steps = np.asarray(self.steps, np.float64)
+        for name, sizes in (("num_seqs", seqs), ("num_blocks", blocks)):
+            if sizes.dtype.kind not in "iu" and len(sizes):
+                raise InputError(f"{name} of type {sizes.dtype}", "integers", column=name)
+            if len(sizes) and sizes.min() < 1:
+                raise InputError(f"{sizes.min()}", "1 or more", column=name)
+        if not (np.isfinite(steps).all() and (steps > 0).all()):
+            bad = steps[~(np.isfinite(steps) & (steps > 0))][0]
+            raise InputError(f"{bad}", "a finite weight above 0", column="steps")
+        order = np.lexsort((blocks, seqs))
+        seqs = seqs[order].astype(np.int64)
+        blocks = blocks[order].astype(np.int64)
+        new_cell = np.ones(len(seqs), bool)
+        new_cell[1:] = (np.diff(seqs) != 0) | (np.diff(blocks) != 0)
+        first = np.flatnonzero(new_cell)
+        real = self.gathers_real
+        object.__setattr__(self, "num_seqs", seqs[first])
+        object.__setattr__(self, "num_blocks", blocks[first])
+        object.__setattr__(self, "steps", _sum_runs(steps[order], first))
+        if real is not None:
+            object.__setattr__(self, "gathers_real", _sum_runs(np.asarray(real, np.float64)[order], first))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def total_steps(self) -> float:
+        """All decode steps."""
+        return float(self.steps.sum())
+
+    def batched(self, engine: Engine) -> NDArray[np.bool_]:
+        """Mask of the cells that reach the ladders."""
+        return self.num_seqs >= engine.min_batched_seqs
+
+    def real_gathers(self) -> NDArray[np.float64]:
+        """KV pages really needed in each cell; num_seqs * num_blocks for each step where not recorded."""
+        return self.ragged_floor() if self.gathers_real is None else self.gathers_real
+
+    def ragged_floor(self) -> NDArray[np.float64]:
+        """Pages no ladder can go below: the batch is as long as its longest sequence."""
+        return self.steps * self.num_seqs * self.num_blocks
+
+    def to_grid(self, engine: Engine) -> NDArray[np.float64]:
+        """Weights of the batched cells as float64 (max_num_seqs + 1, max_num_blocks + 1).
+
+        Raises:
+            InputError: a cell is beyond the engine's limits.
+        """
+        self.check_limits(engine)
+        grid = np.zeros((engine.max_num_seqs + 1, engine.max_num_blocks + 1))
+        batched = self.batched(engine)
+        grid[self.num_seqs[batched], self.num_blocks[batched]] = self.steps[batched]
+        return grid
+
+    def check_limits(self, engine: Engine, *, path: str | None = None) -> None:
+        """Refuse cells that the engine can never run.
+
+        Raises:
+            InputError: naming the first such cell.
+        """
+        for name, sizes, limit, source in (
+            ("num_seqs", self.num_seqs, engine.max_num_seqs, "max_num_seqs"),
+            ("num_blocks", self.num_blocks, engine.max_num_blocks, "ceil(max_model_len / block_size)"),
+        ):
+            beyond = np.flatnonzero(sizes > limit)
+            if len(beyond):
+                raise InputError(str(sizes[beyond[0]]), f"at most {source} = {limit}", path=path, column=name)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""
+        import pandas as pd  # noqa: PLC0415  (a quarter of a second, and most callers stay in numpy)
+
+        frame = pd.DataFrame({"num_seqs": self.num_seqs, "num_blocks": self.num_blocks, "steps": self.steps})
+        if self.gathers_real is not None:
+            frame["gathers_real"] = self.gathers_real
+        return frame
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> StepHistogram:
+        """Read the columns of `to_frame`; equal cells add up."""
+        real = frame["gathers_real"].to_numpy() if "gathers_real" in frame else None
+        return cls(frame["num_seqs"].to_numpy(), frame["num_blocks"].to_numpy(), frame["steps"].to_numpy(), real)
+
+    @classmethod
+    def sum_of(cls, parts: Iterable[StepHistogram]) -> StepHistogram:
+        """Histograms of independent replays added cell by cell."""
+        histograms = list(parts)
+        if len(histograms) == 1:
+            return histograms[0]
+        know_real = all(part.gathers_real is not None for part in histograms)
+        real = np.concatenate([part.real_gathers() for part in histograms]) if know_real else None
+        return cls(
+            np.concatenate([part.num_seqs for part in histograms]),
+            np.concatenate([part.num_blocks for part in histograms]),
+            np.concatenate([part.steps for part in histograms]),
+            real,
+        )
+
+
+def _sum_runs(values: NDArray[np.float64], first: NDArray[np.intp]) -> NDArray[np.float64]:
+    return np.add.reduceat(values, first) if len(values) else values

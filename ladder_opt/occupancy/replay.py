@@ -1,0 +1,313 @@
+"""Replay a request trace through vLLM v1's scheduling rules, into a histogram of decode steps.
+
+The rules, as read in vllm 0.28 (`vllm/v1/core/sched/scheduler.py`) for FCFS scheduling with chunked
+prefill, without prefix caching, speculative decoding or async scheduling:
+
+1. An arrival counts once arrival <= now. An idle engine jumps to the next arrival.
+2. Running requests are scheduled first, oldest first, each up to what is left of
+   `max_num_batched_tokens`.
+3. A running request that needs a KV block when none is free preempts the newest running request (itself
+   at last): its blocks are freed, its computed tokens go to 0, it goes to the front of the waiting queue,
+   and this step admits nobody.
+4. Waiting requests follow while token budget, `max_num_seqs` and blocks allow. A request is admitted only
+   if blocks for its whole prompt, and what it has generated so far, are free; it takes only those of the
+   tokens scheduled.
+5. A request is a *decode* in a step that schedules one token of it and in which its whole prompt was
+   computed before; its KV length is then the computed tokens + 1. The one-token tail of a chunked prefill
+   is no decode.
+6. A request that has computed every known token samples one; with its last one it is finished.
+7. A step takes the cost model's seconds; the ladders named decide which rung pair a batch is padded to.
+
+Requests that no pool of this size can ever hold are set aside first (vLLM would never schedule them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError, InternalError, UsageError
+from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.trace.table import Trace
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
+BEYOND_KV_POOL = "beyond_kv_pool"
+
+_STEPS_BETWEEN_PROGRESS = 2_000_000
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What one or more independent replays gave; counts and seconds add up over them.
+
+    Attributes:
+        steps: the decode steps.
+        requests: requests replayed.
+        set_aside: requests found but not replayed, by reason (those of the trace included).
+        engine_steps: steps of any kind.
+        prefill_only_steps: steps without a decode (not in `steps`).
+        preemptions: times that a running request lost its blocks.
+        prefill_tokens: tokens scheduled outside decodes, recomputed ones included.
+        decode_tokens: decodes scheduled, over all steps.
+        busy_seconds: sum of all steps' times.
+        idle_seconds: time in which nothing was to do.
+        end_seconds: when the last request finished (the latest replica's).
+        span_seconds: the time that the trace covers, which `restarts` are charged to: from the first to
+            the last arrival, or, for a closed loop, until the end.
+    """
+
+    steps: StepHistogram
+    requests: int
+    set_aside: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    engine_steps: int
+    prefill_only_steps: int
+    preemptions: int
+    prefill_tokens: int
+    decode_tokens: int
+    busy_seconds: float
+    idle_seconds: float
+    end_seconds: float
+    span_seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the histogram, for `--json`."""
+        names = [name for name in self.__dataclass_fields__ if name not in ("steps", "set_aside")]
+        return {name: getattr(self, name) for name in names} | {
+            "set_aside": dict(self.set_aside),
+            "decode_steps": self.steps.total_steps,
+        }
+
+
+def simulate(
+    traces: Trace | Sequence[Trace],
+    engine: Engine,
+    cost: CostModel,
+    *,
+    ladders: Ladders | None = None,
+    concurrency: int | None = None,
+    rate_scale: float = 1.0,
+    replicas: int = 1,
+    progress: Progress | None = None,
+) -> Replay:
+    """Replay traces, each on engines of its own, and add the histograms up.
+
+    Args:
+        traces: one trace, or several that are replayed independently of each other.
+        engine: the limits of each engine.
+        cost: what a step costs.
+        ladders: the ladders that step times are taken from; default: the default ladders.
+        concurrency: closed loop: as many requests in flight, arrivals unused, on each replica.
+        rate_scale: arrivals come this many times as fast.
+        replicas: engines that arrivals are dealt to in turn (round robin).
+        progress: called with the share done, 0 to 1, now and then.
+
+    Raises:
+        UsageError: an option is out of range, or a trace without arrivals has no `concurrency`.
+        InputError: no request can be replayed.
+    """
+    inputs = [traces] if isinstance(traces, Trace) else list(traces)
+    _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
+    seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
+    shares = [
+        trace.take(np.arange(first, len(trace), replicas))
+        for trace in (_that_fit(trace, engine) for trace in inputs)
+        for first in range(replicas)
+    ]
+    requests = sum(len(share) for share in shares)
+    set_aside = _add_counts([_that_fit(trace, engine).set_aside for trace in inputs])
+    if not requests:
+        counts = ", ".join(f"{count} {reason}" for reason, count in set_aside.items())
+        raise InputError(f"no request to replay ({counts or 'the trace is empty'})", "at least one")
+    parts: list[Replay] = []
+    done = 0
+    for share in shares:
+        if not len(share):
+            continue
+        report = None if progress is None else _scaled(progress, done / requests, len(share) / requests)
+        parts.append(_replay_one(share, engine, cost, seconds, concurrency or 0, rate_scale, report))
+        done += len(share)
+    spans = [trace.span_seconds / rate_scale for trace in inputs]
+    if concurrency:
+        spans = [max(part.end_seconds for part in parts)]
+    return _sum_of(parts, set_aside, span_seconds=sum(spans))
+
+
+def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> NDArray[np.float64]:
+    """Seconds of a batched step of n sequences, the longest of b blocks, padded onto the ladders.
+
+    Returns:
+        float64 (max_num_seqs + 1, max_num_blocks + 1); rows below min_batched_seqs and column 0 are 0.
+    """
+    table = np.zeros((engine.max_num_seqs + 1, engine.max_num_blocks + 1))
+    seqs = np.array(ladders.num_seqs, np.int64)
+    blocks = np.array(ladders.num_blocks, np.int64)
+    if not len(seqs):
+        return table
+    rungs = cost.batched_step_seconds(seqs[:, None], blocks[None, :])
+    n = np.arange(engine.min_batched_seqs, engine.max_num_seqs + 1)
+    b = np.arange(1, engine.max_num_blocks + 1)
+    padded = rungs[np.searchsorted(seqs, n)[:, None], np.searchsorted(blocks, b)[None, :]]
+    table[engine.min_batched_seqs :, 1:] = padded
+    return table
+
+
+def _check_options(
+    inputs: Sequence[Trace], *, concurrency: int | None, rate_scale: float, replicas: int
+) -> None:
+    if concurrency is not None and concurrency < 1:
+        raise UsageError(f"concurrency: found {concurrency}, expected 1 or more")
+    if not (np.isfinite(rate_scale) and rate_scale > 0):
+        raise UsageError(f"rate_scale: found {rate_scale}, expected a number above 0")
+    if replicas < 1:
+        raise UsageError(f"replicas: found {replicas}, expected 1 or more")
+    if concurrency is None and any(trace.arrival_seconds is None for trace in inputs):
+        raise UsageError("concurrency: found none, expected a number, for the trace holds lengths without arrivals")
+
+
+def _that_fit(trace: Trace, engine: Engine) -> Trace:
+    """Set aside what the engine could never finish."""
+    total = trace.prompt_tokens + trace.output_tokens
+    fitting = trace.take(total <= engine.max_model_len, reason=BEYOND_MAX_MODEL_LEN)
+    # The last token that is sampled never gets a KV slot.
+    blocks = -(-(fitting.prompt_tokens + fitting.output_tokens - 1) // engine.block_size)
+    return fitting.take(blocks <= engine.usable_kv_blocks, reason=BEYOND_KV_POOL)
+
+
+def _replay_one(
+    trace: Trace,
+    engine: Engine,
+    cost: CostModel,
+    batched_seconds: NDArray[np.float64],
+    concurrency: int,
+    rate_scale: float,
+    progress: Progress | None,
+) -> Replay:
+    kernel = _load_kernel()
+    requests = len(trace)
+    closed = concurrency > 0 or trace.arrival_seconds is None
+    arrival = np.zeros(0) if closed or trace.arrival_seconds is None else trace.arrival_seconds / rate_scale
+    limits = np.array(
+        [
+            engine.block_size,
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            engine.min_batched_seqs,
+            concurrency,
+        ]
+    )
+    seconds = np.array(
+        [
+            cost.step_seconds.base,
+            cost.replay_seconds.per_sequence_gather,
+            cost.replay_seconds.per_prefill_token,
+        ]
+    )
+    state = np.zeros(kernel.INTEGER_SLOTS, np.int64)
+    state[kernel.FREE] = engine.usable_kv_blocks
+    clock = np.zeros(kernel.FLOAT_SLOTS)
+    if not closed:
+        clock[kernel.NOW] = arrival[0]
+    counts = np.zeros(batched_seconds.shape, np.int64)
+    real = np.zeros(batched_seconds.shape, np.int64)
+    work = [
+        np.zeros(requests, np.int64),
+        trace.prompt_tokens.copy(),
+        np.zeros(requests, np.int64),
+        np.zeros(engine.max_num_seqs, np.int64),
+        np.zeros(requests, np.int64),
+    ]
+    while True:
+        status = kernel.advance(
+            arrival,
+            trace.prompt_tokens,
+            trace.output_tokens,
+            limits,
+            seconds,
+            batched_seconds,
+            *work,
+            state,
+            clock,
+            counts,
+            real,
+            _STEPS_BETWEEN_PROGRESS,
+        )
+        if progress is not None:
+            progress(state[kernel.DONE] / requests)
+        if status != kernel.PAUSED:
+            break
+    if status == kernel.STUCK:
+        raise InternalError(f"the replay stood still after {state[kernel.DONE]} of {requests} requests")
+    num_seqs, num_blocks = np.nonzero(counts)
+    return Replay(
+        steps=StepHistogram(
+            num_seqs,
+            num_blocks,
+            counts[num_seqs, num_blocks].astype(np.float64),
+            real[num_seqs, num_blocks].astype(np.float64),
+        ),
+        requests=requests,
+        engine_steps=int(state[kernel.STEPS]),
+        prefill_only_steps=int(state[kernel.PREFILL_ONLY]),
+        preemptions=int(state[kernel.PREEMPTIONS]),
+        prefill_tokens=int(state[kernel.PREFILL_TOKENS]),
+        decode_tokens=int(state[kernel.DECODE_TOKENS]),
+        busy_seconds=float(clock[kernel.BUSY]),
+        idle_seconds=float(clock[kernel.IDLE]),
+        end_seconds=float(clock[kernel.NOW]),
+        span_seconds=0.0,
+    )
+
+
+def _sum_of(parts: Sequence[Replay], set_aside: dict[str, int], *, span_seconds: float) -> Replay:
+    summed = {
+        name: sum(getattr(part, name) for part in parts)
+        for name in (
+            "requests",
+            "engine_steps",
+            "prefill_only_steps",
+            "preemptions",
+            "prefill_tokens",
+            "decode_tokens",
+            "busy_seconds",
+            "idle_seconds",
+        )
+    }
+    return replace(
+        parts[0],
+        **summed,
+        steps=StepHistogram.sum_of(part.steps for part in parts),
+        set_aside=MappingProxyType(set_aside),
+        end_seconds=max(part.end_seconds for part in parts),
+        span_seconds=span_seconds,
+    )
+
+
+def _add_counts(counts: Sequence[MappingProxyType[str, int] | Any]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in counts:
+        for reason, count in part.items():
+            total[reason] = total.get(reason, 0) + count
+    return total
+
+
+def _scaled(progress: Progress, start: float, share: float) -> Progress:
+    return lambda done: progress(start + share * done)
+
+
+def _load_kernel() -> ModuleType:
+    from ladder_opt.occupancy import _replay_kernel  # noqa: PLC0415  (numba loads on first use)
+
+    return _replay_kernel

@@ -1,0 +1,145 @@
+"""The replay against its plain twin, and the laws it keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError, UsageError
+from ladder_opt.ladder import Ladders
+from ladder_opt.occupancy.plain import simulate_plain
+from ladder_opt.occupancy.replay import BEYOND_KV_POOL, BEYOND_MAX_MODEL_LEN, simulate, step_seconds_by_size
+from ladder_opt.trace.table import Trace
+
+COST = CostModel.model_validate(
+    {
+        "schema": "ladder_opt/cost/1",
+        "name": "test",
+        "kernel": "chunked",
+        "step_seconds": {"base": 0.01, "per_seq": 0.001, "per_iteration": 0.002, "per_gather": 0.0005},
+        "compile_seconds": {"base": 1.0},
+        "replay_seconds": {"per_sequence_gather": 0.0007, "per_prefill_token": 0.0001},
+    }
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Trace, Engine, int | None]:
+    block_size = draw(st.sampled_from([64, 128]))
+    max_model_len = draw(st.integers(2, 12 * block_size))
+    max_num_seqs = draw(st.integers(1, 8))
+    blocks = -(-max_model_len // block_size)
+    engine = Engine(
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=draw(st.sampled_from([8, 65, 129, 512])),
+        num_kv_blocks=draw(st.one_of(st.none(), st.integers(blocks + 1, 2 * blocks + 1))),
+    )
+    requests = draw(st.integers(1, 25))
+    gaps = draw(st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3, 5.0]), min_size=requests, max_size=requests))
+    prompt = draw(st.lists(st.integers(1, max_model_len - 1), min_size=requests, max_size=requests))
+    output = [draw(st.integers(1, max_model_len - tokens)) for tokens in prompt]
+    arrivals = np.cumsum(gaps) - gaps[0]
+    concurrency = draw(st.one_of(st.none(), st.integers(1, 10)))
+    return Trace(arrivals, np.array(prompt), np.array(output)), engine, concurrency
+
+
+@given(cases(), st.booleans())
+def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool) -> None:
+    trace, engine, concurrency = case
+    top = (engine.max_num_seqs,) if engine.batches_decodes else ()
+    ladders = Ladders(top, (engine.max_num_blocks,)) if sparse else None
+    replay = simulate(trace, engine, COST, ladders=ladders, concurrency=concurrency)
+    table = step_seconds_by_size(engine, COST, ladders or _default(engine))
+
+    def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
+        if decodes >= engine.min_batched_seqs:
+            return float(table[decodes, longest] + 0.0001 * prefill)
+        return 0.01 + 0.0001 * prefill + 0.0007 * own
+
+    plain = simulate_plain(trace, engine, step_seconds, concurrency=concurrency)
+    steps = replay.steps
+    cells = list(zip(steps.num_seqs.tolist(), steps.num_blocks.tolist(), strict=True))
+    assert dict(zip(cells, steps.steps.tolist(), strict=True)) == dict(plain.steps)
+    assert dict(zip(cells, steps.real_gathers().tolist(), strict=True)) == dict(plain.gathers_real)
+    assert replay.prefill_only_steps == plain.prefill_only_steps
+    assert replay.preemptions == plain.preemptions
+    assert replay.prefill_tokens == plain.prefill_tokens
+    assert replay.busy_seconds == pytest.approx(plain.busy_seconds, rel=1e-12)
+    assert replay.idle_seconds == pytest.approx(plain.idle_seconds, rel=1e-9, abs=1e-9)
+    assert replay.end_seconds == pytest.approx(plain.end_seconds, rel=1e-12)
+
+
+def _default(engine: Engine) -> Ladders:
+    from ladder_opt.ladder import default_ladders
+
+    return default_ladders(engine)
+
+
+@given(cases())
+def test_every_token_is_accounted_for(case: tuple[Trace, Engine, int | None]) -> None:
+    trace, engine, concurrency = case
+    replay = simulate(trace, engine, COST, concurrency=concurrency)
+    # The first output token comes out of the prefill, each later one out of a decode or of a recompute.
+    decodes_without_preemption = int((trace.output_tokens - 1).sum())
+    if not replay.preemptions:
+        assert replay.decode_tokens == decodes_without_preemption
+        assert replay.prefill_tokens == int(trace.prompt_tokens.sum())
+    else:
+        assert replay.decode_tokens <= decodes_without_preemption
+        assert replay.prefill_tokens >= int(trace.prompt_tokens.sum())
+    assert replay.engine_steps == replay.prefill_only_steps + replay.steps.total_steps
+    assert (replay.steps.real_gathers() <= replay.steps.ragged_floor()).all()
+    if concurrency is None:
+        assert replay.busy_seconds + replay.idle_seconds == pytest.approx(replay.end_seconds, rel=1e-9, abs=1e-9)
+
+
+def test_sets_aside_what_no_engine_could_finish() -> None:
+    engine = Engine(max_model_len=1024, num_kv_blocks=5)
+    trace = Trace(np.zeros(3), np.array([100, 600, 1000]), np.array([5, 100, 25]))
+    replay = simulate(trace, engine, COST)
+    assert replay.requests == 1
+    assert dict(replay.set_aside) == {BEYOND_MAX_MODEL_LEN: 1, BEYOND_KV_POOL: 1}
+
+
+def test_a_request_that_exactly_fills_the_pool_finishes() -> None:
+    engine = Engine(max_model_len=1024, num_kv_blocks=5)
+    trace = Trace(np.zeros(1), np.array([500]), np.array([13]))  # 512 tokens ever computed: 4 blocks
+    assert simulate(trace, engine, COST).requests == 1
+
+
+def test_replicas_share_the_arrivals_round_robin() -> None:
+    arrivals = np.arange(40) * 0.05
+    trace = Trace(arrivals, np.full(40, 300), np.full(40, 60))
+    both = simulate(trace, Engine(), COST, replicas=2)
+    even = simulate(trace.take(np.arange(0, 40, 2)), Engine(), COST)
+    odd_rows = trace.take(np.arange(1, 40, 2))
+    odd = simulate(odd_rows, Engine(), COST)
+    assert both.requests == 40
+    assert both.steps.total_steps == even.steps.total_steps + odd.steps.total_steps
+    assert both.span_seconds == trace.span_seconds
+
+
+def test_rate_scale_fills_the_batch() -> None:
+    arrivals = np.arange(60) * 0.5
+    trace = Trace(arrivals, np.full(60, 100), np.full(60, 60))
+    slow = simulate(trace, Engine(), COST)
+    fast = simulate(trace, Engine(), COST, rate_scale=50.0)
+    assert fast.steps.num_seqs.max() > slow.steps.num_seqs.max()
+    assert fast.span_seconds == pytest.approx(slow.span_seconds / 50)
+
+
+def test_refusals_say_what_was_expected() -> None:
+    lengths = Trace(None, np.array([10]), np.array([10]))
+    with pytest.raises(UsageError, match="concurrency: found none, expected a number"):
+        simulate(lengths, Engine(), COST)
+    assert simulate(lengths, Engine(), COST, concurrency=3).requests == 1
+    with pytest.raises(UsageError, match=r"rate_scale: found nan, expected a number above 0"):
+        simulate(lengths, Engine(), COST, concurrency=1, rate_scale=float("nan"))
+    with pytest.raises(InputError, match=r"found no request to replay \(1 beyond_max_model_len\)"):
+        simulate(lengths, Engine(max_model_len=15), COST, concurrency=1)
