@@ -1,0 +1,269 @@
+"""The replay against vLLM's own scheduler: every step of it, on small random cases and on a real trace.
+
+All seconds here are multiples of a power of two, so sums are exact in whatever order they are taken:
+both sides read the same clock to the last bit, and an arrival may fall exactly on the end of a step.
+"""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import gzip
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
+
+from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
+from ladder_opt.engine import Engine
+from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy.replay import simulate
+from ladder_opt.trace.table import Trace
+
+pytestmark = pytest.mark.vllm
+
+TICK_SECONDS = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One replay, the same for both sides."""
+
+    engine: Engine
+    cost: CostModel
+    ladders: Ladders
+    arrivals: list[float]
+    prompts: list[int]
+    outputs: list[int]
+    concurrency: int | None = None
+
+
+def seeded(seed: str) -> Random:
+    return Random(seed)  # noqa: S311  (hypothesis draws this kind too; nothing here is a secret)
+
+
+def make_cost(random: Random) -> CostModel:
+    def ticks(most: int, per_tick: int) -> float:
+        return random.randint(0, most) * TICK_SECONDS / per_tick
+
+    return CostModel(
+        schema="ladder_opt/cost/1",
+        name="random",
+        kernel=random.choice(["chunked", "per_block"]),
+        step_seconds=StepSeconds(
+            base=TICK_SECONDS * random.randint(1, 16),
+            per_seq=ticks(4, 8),
+            per_iteration=ticks(4, 16),
+            per_gather=ticks(4, 128),
+        ),
+        compile_seconds={},
+        replay_seconds=ReplaySeconds(per_sequence_gather=ticks(4, 64), per_prefill_token=ticks(4, 64)),
+    )
+
+
+def make_ladders(random: Random, engine: Engine) -> Ladders:
+    def rungs(first: int, last: int) -> tuple[int, ...]:
+        below = range(first, last)
+        kept = random.sample(below, random.randint(0, len(below))) if last > first else []
+        return (*sorted(kept), last) if last >= first else ()
+
+    return Ladders(
+        rungs(engine.min_batched_seqs, engine.max_num_seqs),
+        rungs(1, engine.max_num_blocks),
+    )
+
+
+def make_case(random: Random, *, pool: str, arrivals: str, lengths: str) -> Case:
+    """A small case of the named kinds; what is not named is drawn too."""
+    block_size = random.choice([64, 128])
+    max_num_seqs = random.randint(1, 8)
+    max_model_len = random.randint(2, 12 * block_size)
+    max_num_blocks = -(-max_model_len // block_size)
+    most_blocks = max_num_seqs * max_num_blocks
+    budget = random.choice([max_num_seqs, 16, 100, 512])
+    engine = Engine(
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=max(budget, max_num_seqs),
+        # a request of max_model_len tokens has to fit, or neither side ever ends
+        num_kv_blocks={
+            "tiny": 1 + min(most_blocks, max_num_blocks + random.randint(0, 2)),
+            "some": 1 + random.randint(max_num_blocks, most_blocks),
+            "full": None,
+        }[pool],
+        min_batched_seqs=random.choice([4, 4, 1, 2]),
+    )
+
+    def prompt() -> int:
+        any_length = random.randint(1, max_model_len - 1)
+        length = {
+            "any": any_length,
+            "one": random.choice([1, 1, any_length]),
+            # whole chunks and one token more: that last chunk looks like a decode and is none
+            "tails": 1 + engine.max_num_batched_tokens * random.randint(1, 3),
+            "blocks": block_size * random.randint(1, 3) + random.randint(-1, 1),
+        }[lengths]
+        return max(1, min(length, max_model_len - 1))
+
+    def output(prompt_tokens: int) -> int:
+        return random.randint(1, min(max_model_len - prompt_tokens, random.choice([1, 8, 80, 300])))
+
+    requests = random.randint(1, 25)
+    prompts = [prompt() for _ in range(requests)]
+    gap = {"burst": [0], "mixed": [0, 0, 1, 5, 60], "sparse": [100, 1000], "closed": [0]}[arrivals]
+    gaps = [random.choice(gap) for _ in range(requests)]
+    return Case(
+        engine=engine,
+        cost=make_cost(random),
+        ladders=make_ladders(random, engine),
+        arrivals=[int(ticks) * TICK_SECONDS for ticks in np.cumsum(gaps)],
+        prompts=prompts,
+        outputs=[output(tokens) for tokens in prompts],
+        concurrency=random.randint(1, max_num_seqs + 2) if arrivals == "closed" else None,
+    )
+
+
+def step_seconds_of(case: Case) -> Callable[[StepLoad], float]:
+    """Seconds of a step, as the design states them."""
+
+    def seconds(load: StepLoad) -> float:
+        prefill = case.cost.replay_seconds.per_prefill_token * load.num_prefill_tokens
+        if load.num_decodes < case.engine.min_batched_seqs:
+            own = case.cost.replay_seconds.per_sequence_gather * load.decode_blocks
+            return case.cost.step_seconds.base + own + prefill
+        return float(case.cost.batched_step_seconds(*padded(load, case.ladders))) + prefill
+
+    return seconds
+
+
+def padded(load: StepLoad, ladders: Ladders) -> tuple[int, int]:
+    s = ladders.num_seqs[bisect.bisect_left(ladders.num_seqs, load.num_decodes)]
+    m = ladders.num_blocks[bisect.bisect_left(ladders.num_blocks, load.max_blocks)]
+    return s, m
+
+
+def assert_equal(case: Case) -> OracleReplay:
+    """Replays both ways, compares everything, and returns vLLM's."""
+    num_kv_blocks = case.engine.num_kv_blocks or case.engine.usable_kv_blocks + 1
+    theirs = replay_with_vllm(
+        None if case.concurrency else case.arrivals,
+        case.prompts,
+        case.outputs,
+        block_size=case.engine.block_size,
+        max_num_seqs=case.engine.max_num_seqs,
+        max_model_len=case.engine.max_model_len,
+        max_num_batched_tokens=case.engine.max_num_batched_tokens,
+        num_gpu_blocks=num_kv_blocks,
+        step_seconds=step_seconds_of(case),
+        concurrency=case.concurrency,
+    )
+    trace = Trace(np.array(case.arrivals), np.array(case.prompts), np.array(case.outputs))
+    ours = simulate(trace, case.engine, case.cost, ladders=case.ladders, concurrency=case.concurrency)
+
+    steps: Counter[tuple[int, int]] = Counter()
+    gathers: Counter[tuple[int, int]] = Counter()
+    for load in theirs.loads:
+        if load.num_decodes:
+            steps[load.num_decodes, load.max_blocks] += 1
+            gathers[load.num_decodes, load.max_blocks] += load.decode_blocks
+    cells = list(zip(ours.steps.num_seqs.tolist(), ours.steps.num_blocks.tolist(), strict=True))
+    assert dict(zip(cells, ours.steps.steps.tolist(), strict=True)) == steps
+    assert ours.steps.gathers_real is not None
+    assert dict(zip(cells, ours.steps.gathers_real.tolist(), strict=True)) == gathers
+    assert cells == sorted(steps)
+    assert ours.prefill_only_steps == len(theirs.loads) - steps.total()
+    assert ours.preemptions == theirs.preemptions
+    assert ours.end_seconds == theirs.end_seconds
+    started = 0.0 if case.concurrency else case.arrivals[0]
+    assert started + ours.busy_seconds + ours.idle_seconds == ours.end_seconds
+    return theirs
+
+
+@pytest.mark.parametrize("lengths", ["any", "one", "tails", "blocks"])
+@pytest.mark.parametrize("arrivals", ["burst", "mixed", "sparse", "closed"])
+@pytest.mark.parametrize("pool", ["tiny", "some", "full"])
+def test_seeded_cases_equal_vllm(pool: str, arrivals: str, lengths: str) -> None:
+    random = seeded(f"{pool} {arrivals} {lengths}")
+    for _ in range(4):
+        assert_equal(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths))
+
+
+@given(
+    random=st.randoms(use_true_random=False),
+    pool=st.sampled_from(["tiny", "some", "full"]),
+    arrivals=st.sampled_from(["burst", "mixed", "sparse", "closed"]),
+    lengths=st.sampled_from(["any", "one", "tails", "blocks"]),
+)
+def test_any_case_equals_vllm(random: Random, pool: str, arrivals: str, lengths: str) -> None:
+    assert_equal(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths))
+
+
+def test_the_kinds_of_cases_cover_what_they_name() -> None:
+    """Without this, a generator that never preempts or splits a prompt would pass the tests above."""
+    random = seeded("kinds")
+    tiny = [make_case(random, pool="tiny", arrivals="burst", lengths="blocks") for _ in range(20)]
+    assert sum(assert_equal(case).preemptions > 0 for case in tiny) >= 5
+    tails = [make_case(random, pool="full", arrivals="burst", lengths="tails") for _ in range(20)]
+    whole_chunks_and_one = [
+        case
+        for case in tails
+        for prompt in case.prompts
+        if prompt % case.engine.max_num_batched_tokens == 1 < prompt
+    ]
+    assert len(whole_chunks_and_one) >= 20
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("num_kv_blocks", "concurrency", "preempts"),
+    [(None, None, False), (150, None, True), (None, 12, False)],
+    ids=["open", "small-pool", "closed"],
+)
+def test_real_trace_equals_vllm(
+    shared_dir: Path, num_kv_blocks: int | None, concurrency: int | None, *, preempts: bool
+) -> None:
+    engine = Engine(num_kv_blocks=num_kv_blocks)
+    arrivals, prompts, outputs = read_azure(
+        shared_dir / "traces" / "AzureLLMInferenceTrace_conv.csv.gz", engine.max_model_len, requests=400
+    )
+    case = Case(
+        engine=engine,
+        cost=make_cost(seeded("real trace")),
+        ladders=default_ladders(engine),
+        arrivals=arrivals,
+        prompts=prompts,
+        outputs=outputs,
+        concurrency=concurrency,
+    )
+    assert bool(assert_equal(case).preemptions) == preempts
+
+
+def read_azure(path: Path, max_model_len: int, *, requests: int) -> tuple[list[float], list[int], list[int]]:
+    """The first requests that fit: arrivals from 0 (on the tick's grid), prompt and output tokens."""
+    arrivals: list[float] = []
+    prompts: list[int] = []
+    outputs: list[int] = []
+    first: datetime | None = None
+    with gzip.open(path, "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            prompt, output = int(row["ContextTokens"]), int(row["GeneratedTokens"])
+            if prompt + output > max_model_len:
+                continue
+            # "2023-11-16 18:15:46.6805900": seven digits, of which fromisoformat keeps six
+            arrival = datetime.fromisoformat(row["TIMESTAMP"])
+            first = first or arrival
+            arrivals.append(int((arrival - first).total_seconds() / TICK_SECONDS) * TICK_SECONDS)
+            prompts.append(prompt)
+            outputs.append(output)
+            if len(prompts) == requests:
+                break
+    return arrivals, prompts, outputs

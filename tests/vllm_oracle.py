@@ -1,0 +1,232 @@
+"""vLLM's own scheduler as the oracle of the replay: no model, no worker, no code of this package.
+
+`replay_with_vllm` feeds requests to `vllm.v1.core.sched.scheduler.Scheduler` and plays the model
+runner: every request that has computed all its tokens gets one more token, after as many seconds
+as the caller's `step_seconds` says. What each step asked of the attention kernel is noted as a
+`StepLoad`.
+
+vLLM is imported inside the functions, so the module itself loads anywhere; the environment that
+vLLM reads at import is set in `conftest.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# vLLM checks lengths against the model's own limit; this one is above any trace used here.
+_MODEL_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 128,
+    "max_position_embeddings": 1 << 20,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "torch_dtype": "float32",
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_TOKEN = 7  # any token: prefix caching is off and nothing stops early
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """What one scheduled step asks of the model.
+
+    Attributes:
+        num_decodes: sequences whose query is one token past their prompt.
+        max_blocks: the largest ceil(kv_len / block_size) among the decodes; 0 without decodes.
+        decode_blocks: the decodes' own blocks, summed.
+        num_prefill_tokens: scheduled tokens of everything that is not a decode.
+    """
+
+    num_decodes: int
+    max_blocks: int
+    decode_blocks: int
+    num_prefill_tokens: int
+
+
+@dataclass(frozen=True)
+class OracleReplay:
+    """A whole replay.
+
+    Attributes:
+        loads: one `StepLoad` a step, in order.
+        end_seconds: the clock after the last step.
+        preemptions: how many times a running request lost its blocks.
+        finish_seconds: per request, the clock after the step that gave its last token.
+    """
+
+    loads: list[StepLoad]
+    end_seconds: float
+    preemptions: int
+    finish_seconds: list[float]
+
+
+def replay_with_vllm(
+    arrival_seconds: Sequence[float] | None,
+    prompt_tokens: Sequence[int],
+    output_tokens: Sequence[int],
+    *,
+    block_size: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    max_num_batched_tokens: int,
+    num_gpu_blocks: int,
+    step_seconds: Callable[[StepLoad], float],
+    concurrency: int | None = None,
+) -> OracleReplay:
+    """Replays requests, in the order given, through vLLM's scheduler.
+
+    A request joins the waiting queue once its arrival is no later than the clock. With
+    `concurrency` arrivals do not count: that many requests are in flight from the start, and as one
+    finishes the next joins, so that the next step can schedule it.
+
+    Raises:
+        RuntimeError: the scheduler has requests and schedules none, as one outgrows the pool.
+    """
+    scheduler = _scheduler(block_size, max_num_seqs, max_model_len, max_num_batched_tokens, num_gpu_blocks)
+    requests = len(prompt_tokens)
+    loads: list[StepLoad] = []
+    finish_seconds = [0.0] * requests
+    now, added, finished, preemptions = 0.0, 0, 0, 0
+
+    def has_come(request: int) -> bool:
+        if concurrency is not None:
+            return request - finished < concurrency
+        assert arrival_seconds is not None, "an open loop needs arrivals"
+        return arrival_seconds[request] <= now
+
+    while finished < requests:
+        while added < requests and has_come(added):
+            scheduler.add_request(_request(added, prompt_tokens[added], output_tokens[added]))
+            added += 1
+        if added == finished:
+            assert arrival_seconds is not None, "a closed loop never idles"
+            now = arrival_seconds[added]
+            continue
+        scheduled = scheduler.schedule()
+        if not scheduled.num_scheduled_tokens:
+            raise RuntimeError(f"nothing scheduled at {now} s with {added - finished} requests in flight")
+        preemptions += len(scheduled.preempted_req_ids or ())
+        loads.append(_step_load(scheduler, scheduled, block_size))
+        now += step_seconds(loads[-1])
+        for request in _sample(scheduler, scheduled):
+            finish_seconds[request] = now
+            finished += 1
+    return OracleReplay(loads, now, preemptions, finish_seconds)
+
+
+def _step_load(scheduler: Any, scheduled: Any, block_size: int) -> StepLoad:
+    """The load of a step, read from the requests as `schedule()` left them."""
+    blocks = []
+    num_prefill_tokens = 0
+    for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
+        request = scheduler.requests[request_id]
+        # schedule() has already moved num_computed_tokens on by this step's tokens.
+        num_computed_tokens = request.num_computed_tokens - num_tokens
+        if num_tokens == 1 and num_computed_tokens >= request.num_prompt_tokens:
+            blocks.append(-(-(num_computed_tokens + 1) // block_size))
+        else:
+            num_prefill_tokens += num_tokens
+    return StepLoad(len(blocks), max(blocks, default=0), sum(blocks), num_prefill_tokens)
+
+
+def _sample(scheduler: Any, scheduled: Any) -> list[int]:
+    """Gives one token to every request that is due one; returns the requests that this finished."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    ids = list(scheduled.num_scheduled_tokens)
+    requests = [scheduler.requests[request_id] for request_id in ids]
+    output = ModelRunnerOutput(
+        req_ids=ids,
+        req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
+        sampled_token_ids=[[_TOKEN] if r.num_computed_tokens >= r.num_tokens else [] for r in requests],
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
+    )
+    by_client = scheduler.update_from_output(scheduled, output)
+    return [
+        int(output.request_id)
+        for outputs in by_client.values()
+        for output in outputs.outputs
+        if output.finish_reason is not None
+    ]
+
+
+def _request(number: int, prompt_tokens: int, output_tokens: int) -> Any:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    return Request(
+        request_id=str(number),
+        prompt_token_ids=[_TOKEN] * prompt_tokens,
+        sampling_params=SamplingParams(max_tokens=output_tokens, ignore_eos=True, temperature=0.0),
+        pooling_params=None,
+    )
+
+
+def _scheduler(
+    block_size: int, max_num_seqs: int, max_model_len: int, max_num_batched_tokens: int, num_gpu_blocks: int
+) -> Any:
+    """A scheduler set as on Spyre: chunked prefill on, prefix caching and async scheduling off."""
+    import torch
+    from vllm.config import (
+        CacheConfig,
+        DeviceConfig,
+        ModelConfig,
+        ParallelConfig,
+        SchedulerConfig,
+        VllmConfig,
+    )
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    with tempfile.TemporaryDirectory() as model:
+        Path(model, "config.json").write_text(json.dumps(_MODEL_CONFIG))
+        config = VllmConfig(
+            model_config=ModelConfig(
+                model=model,
+                skip_tokenizer_init=True,
+                dtype="float32",
+                max_model_len=max_model_len,
+                enforce_eager=True,
+            ),
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=max_model_len,
+                enable_chunked_prefill=True,
+                is_encoder_decoder=False,
+                async_scheduling=False,
+            ),
+            cache_config=CacheConfig(block_size=block_size, enable_prefix_caching=False),
+            parallel_config=ParallelConfig(),
+            device_config=DeviceConfig("cpu"),
+        )
+    config.cache_config.num_gpu_blocks = num_gpu_blocks  # the engine's memory profiling would set it
+    spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
+    return Scheduler(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(
+            num_blocks=num_gpu_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        ),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=block_size,
+        log_stats=False,
+    )
