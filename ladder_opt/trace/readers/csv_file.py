@@ -5,11 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from itertools import islice
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from ladder_opt.errors import InputError
 from ladder_opt.trace.readers.table import Problem, RawTable, shown
 
+if TYPE_CHECKING:
+    from _csv import Reader as _CsvReader  # the csv module does not export its reader's class
+
+_CHUNK_ROWS = 4096
 _DELIMITERS = ",;\t|"
 
 
@@ -35,7 +41,9 @@ class CsvFile:
             self.header = [name.strip() for name in next(filter(None, reader))]
         except (csv.Error, StopIteration) as error:
             reason = f"no CSV header ({error})" if str(error) else "no CSV header"
-            raise InputError(reason, "a line of column names", path=path, line=max(reader.line_num, 1)) from None
+            raise InputError(
+                reason, "a line of column names", path=path, line=max(reader.line_num, 1)
+            ) from None
 
     def table(self, names: Sequence[str]) -> RawTable:
         """The named columns, which the header has to hold once each.
@@ -47,37 +55,55 @@ class CsvFile:
             InputError: a column is named twice in the header.
         """
         positions = [self._position(name) for name in names]
-        pick = itemgetter(*positions) if len(positions) > 1 else None
+        return self._regular(names, positions) or self._irregular(names, positions)
+
+    def _regular(self, names: Sequence[str], positions: list[int]) -> RawTable | None:
+        """The table when every line is one row of the header's width, else None; ten times as fast."""
         width = len(self.header)
         reader = self._reader()
-        picked: list[tuple[str, ...]] = []
+        columns: list[list[str]] = [[] for _ in positions]
+        rows = 0
+        try:
+            if len(next(reader)) != width or reader.line_num != 1:
+                return None
+            while chunk := list(islice(reader, _CHUNK_ROWS)):
+                rows += len(chunk)
+                if reader.line_num != rows + 1 or set(map(len, chunk)) != {width}:
+                    return None
+                for column, position in zip(columns, positions, strict=True):
+                    column.extend(map(itemgetter(position), chunk))
+        except csv.Error:
+            return None
+        return RawTable(dict(zip(names, columns, strict=True)), rows, lines=range(2, rows + 2))
+
+    def _irregular(self, names: Sequence[str], positions: list[int]) -> RawTable:
+        """The table row by row, blank lines left out and every other misfit counted."""
+        width = len(self.header)
+        reader = self._reader()
+        columns: list[list[str]] = [[] for _ in positions]
         lines: list[int] = []
         broken = 0
         first: Problem | None = None
         header_seen = False
-        previous = 0
         while True:
+            line = reader.line_num + 1
+            row: list[str] | None = None
             try:
                 row = next(reader)
             except StopIteration:
                 break
             except csv.Error as error:
-                problem = Problem(f"a row that is no CSV ({error})", f"{width} cells", line=previous + 1)
-                first = first or problem
-                broken += 1
-                previous = reader.line_num
-                continue
-            if len(row) == width and header_seen:
-                picked.append(pick(row) if pick else (row[positions[0]],))
-                lines.append(previous + 1)
+                problem = Problem(f"a row that is no CSV ({error})", f"{width} cells", line=line)
+            if row is None or (row and header_seen and len(row) != width):
+                first = first or (problem if row is None else self._misfit(row, line))
+                broken += 1 if row is None else reader.line_num + 1 - line
             elif row and header_seen:
-                first = first or self._misfit(row, previous + 1)
-                broken += reader.line_num - previous
-            elif row:
-                header_seen = True
-            previous = reader.line_num
-        columns = dict(zip(names, zip(*picked, strict=True), strict=True)) if picked else {n: () for n in names}
-        return RawTable(columns, len(picked), lines=lines, broken=broken, first_broken=first)
+                lines.append(line)
+                for column, position in zip(columns, positions, strict=True):
+                    column.append(row[position])
+            header_seen = header_seen or bool(row)
+        table = dict(zip(names, columns, strict=True))
+        return RawTable(table, len(lines), lines=lines, broken=broken, first_broken=first)
 
     def _misfit(self, row: list[str], line: int) -> Problem:
         cells = f"{len(row)} cell{'s' * (len(row) != 1)}"
@@ -96,9 +122,5 @@ class CsvFile:
             )
         return self.header.index(name)
 
-    def _reader(self) -> _csv_reader:
+    def _reader(self) -> _CsvReader:
         return csv.reader(io.StringIO(self._text, newline=""), delimiter=self._delimiter)
-
-
-if False:  # typing only: the csv module does not export its reader's class
-    from _csv import _reader as _csv_reader

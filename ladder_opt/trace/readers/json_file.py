@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from ladder_opt.trace.readers.table import MISSING, Problem, RawTable, shown
 
 Record = dict[str, object]
 
+_BETWEEN = re.compile(r"[ \t\r\n,]*")  # what may stand between two documents
 _TRIED_LINES = 20  # looked through for one that is an object, when the first is not
 
 
@@ -24,7 +26,8 @@ class Records:
 
     Attributes:
         objects: in file order.
-        lines: 1-based line at which each begins.
+        lines: 1-based line at which each begins (a list's entries: where the list does).
+        indices: place of each within its list; None for JSONL.
         broken: entries that are no objects, counted.
         first_broken: the first of them.
     """
@@ -33,6 +36,7 @@ class Records:
     lines: list[int]
     broken: int = 0
     first_broken: Problem | None = None
+    indices: list[int] | None = None
 
 
 def looks_like_json(text: str) -> bool:
@@ -68,6 +72,7 @@ def records_table(records: Records, names: Sequence[str]) -> RawTable:
         columns,
         len(records.objects),
         lines=records.lines,
+        elements=records.indices,
         broken=records.broken,
         first_broken=records.first_broken,
     )
@@ -105,30 +110,37 @@ def _by_document(text: str, path: str) -> Records:
     decoder = json.JSONDecoder()
     objects: list[Record] = []
     lines: list[int] = []
+    indices: list[int] = []
     broken = 0
     first: Problem | None = None
     position = 0
     line = 1
     while True:
-        start = position + len(text[position:]) - len(text[position:].lstrip(" \t\r\n,"))
+        blank = _BETWEEN.match(text, position)
+        start = position if blank is None else blank.end()
         line += text.count("\n", position, start)
         if start >= len(text):
-            return Records(objects, lines, broken, first)
+            return Records(objects, lines, broken, first, indices)
         try:
             value, position = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
             raise InputError(
-                f"no JSON ({error.msg})", "a JSON value", path=path, line=error.lineno, column=f"character {error.colno}"
+                f"no JSON ({error.msg})",
+                "a JSON value",
+                path=path,
+                line=error.lineno,
+                column=f"character {error.colno}",
             ) from None
         except RecursionError:
             raise InputError("JSON nested too deeply", "a trace", path=path, line=line) from None
         except ValueError:
             raise InputError("JSON with a number too long to read", "a trace", path=path, line=line) from None
         entries = value if isinstance(value, list) else [value]
-        for index, entry in enumerate(entries):
+        for index, entry in enumerate(entries, start=0 if isinstance(value, list) else len(objects)):
             if isinstance(entry, dict):
                 objects.append(entry)
                 lines.append(line)
+                indices.append(index)
             else:
                 broken += 1
                 first = first or Problem(shown(entry), "a JSON object", line=line, column=f"[{index}]")

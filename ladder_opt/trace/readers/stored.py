@@ -97,7 +97,9 @@ def _read(path: str | Path) -> bytes:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(reason, "a readable file", path=ascii(str(path)) if "\0" in str(path) else path) from None
+        raise InputError(
+            reason, "a readable file", path=ascii(str(path)) if "\0" in str(path) else path
+        ) from None
     if stat.S_ISDIR(mode):
         raise InputError("a directory", "a readable file", path=path)
     if not stat.S_ISREG(mode):  # a pipe nobody writes to would wait for ever
@@ -127,7 +129,9 @@ def _gunzip(raw: bytes, path: str) -> bytes:
                 if size > MAX_BYTES:
                     raise _too_large(path)
     except EOFError:
-        raise InputError(f"gzip data cut off after {size} bytes of content", "a whole gzip file", path=path) from None
+        raise InputError(
+            f"gzip data cut off after {size} bytes of content", "a whole gzip file", path=path
+        ) from None
     except (OSError, zlib.error) as error:
         raise InputError(f"damaged gzip data ({error})", "a whole gzip file", path=path) from None
     return b"".join(parts)

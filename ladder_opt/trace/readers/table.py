@@ -28,22 +28,24 @@ MISSING = _Missing()
 
 def shown(cell: object) -> str:
     """A cell as a message quotes it: one line, printable, cut when long."""
-    if cell is MISSING or cell is None:
-        return "nothing"
-    if isinstance(cell, str):
-        if not cell:
-            return "an empty cell"
-        cut = cell[:_SHOWN_CHARACTERS]
-        return repr(cut) + ("..." if len(cell) > len(cut) else "")
     if isinstance(cell, np.generic):
         cell = cell.item()
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    if isinstance(cell, int):
-        return str(cell) if abs(cell) < 10**_SHOWN_CHARACTERS else f"an integer of {cell.bit_length()} bits"
-    if isinstance(cell, dict | list):
-        return "an object" if isinstance(cell, dict) else "a list"
-    return repr(cell)[:_SHOWN_CHARACTERS]
+    match cell:
+        case str():
+            cut = cell[:_SHOWN_CHARACTERS]
+            text = (repr(cut) + "..." * (len(cell) > len(cut))) if cell else "an empty cell"
+        case bool():
+            text = "true" if cell else "false"
+        case int():
+            short = abs(cell) < 10**_SHOWN_CHARACTERS
+            text = str(cell) if short else f"an integer of {cell.bit_length()} bits"
+        case dict():
+            text = "an object"
+        case list():
+            text = "a list"
+        case _:
+            text = "nothing" if cell is None or cell is MISSING else repr(cell)[:_SHOWN_CHARACTERS]
+    return text
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class RawTable:
         columns: cells by column name, each of `rows` length.
         rows: number of rows that have cells.
         lines: 1-based line of each row, or None where lines mean nothing (then rows are counted).
-        elements: index of each row within its line's arrays, where one line holds many rows.
+        elements: index of each row within its line, where one line holds many rows.
+        column_first: such a row is `column[index]` (arrays side by side), not `[index].column` (a list).
         broken: rows that have no cells at all, counted.
         first_broken: the first of them.
         notes: remarks for the reader, one line each.
@@ -85,6 +88,7 @@ class RawTable:
     rows: int
     lines: Sequence[int] | None = None
     elements: Sequence[int] | None = None
+    column_first: bool = False
     broken: int = 0
     first_broken: Problem | None = None
     notes: tuple[str, ...] = ()
@@ -92,4 +96,7 @@ class RawTable:
     def place(self, row: int, column: str) -> tuple[int, str]:
         """Line and column (key path) of a cell, for a message."""
         line = row + 1 if self.lines is None else self.lines[row]
-        return line, column if self.elements is None else f"{column}[{self.elements[row]}]"
+        if self.elements is None:
+            return line, column
+        index = self.elements[row]
+        return line, f"{column}[{index}]" if self.column_first else f"[{index}].{column}"

@@ -1,0 +1,171 @@
+"""The canonical trace on disk: Parquet, versioned, with its provenance in the file's metadata.
+
+Columns: arrival_seconds (double, absent for a trace of lengths), prompt_tokens and output_tokens
+(int64), optional cached_tokens (int64) and session (string). The key-value metadata holds
+`ladder_opt.schema` = "ladder_opt/trace/1" and `ladder_opt.provenance`, a JSON object of sources,
+set_aside and notes. Reading what was written gives an equal trace.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder_opt.errors import InputError
+from ladder_opt.files import replace_when_whole
+from ladder_opt.trace.readers.parquet_file import ParquetFile
+from ladder_opt.trace.readers.stored import Stored, load
+from ladder_opt.trace.readers.table import Cells, shown
+from ladder_opt.trace.table import Trace, TraceSource
+
+SCHEMA_KEY = "ladder_opt.schema"
+PROVENANCE_KEY = "ladder_opt.provenance"
+SCHEMA_NAME = "ladder_opt/trace"
+SCHEMA_VERSION = 1
+
+_INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens")
+_NEEDED = ("prompt_tokens", "output_tokens")
+_KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session")
+
+
+def write_trace(trace: Trace, path: str | Path) -> None:
+    """Write a canonical trace file, whole or not at all.
+
+    Raises:
+        InputError: the folder is missing or not ours to write.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - heavy, and only Parquet needs it
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    columns: dict[str, Any] = {}
+    if trace.arrival_seconds is not None:
+        columns["arrival_seconds"] = pa.array(trace.arrival_seconds, pa.float64())
+    columns["prompt_tokens"] = pa.array(trace.prompt_tokens, pa.int64())
+    columns["output_tokens"] = pa.array(trace.output_tokens, pa.int64())
+    if trace.cached_tokens is not None:
+        columns["cached_tokens"] = pa.array(trace.cached_tokens, pa.int64())
+    if trace.session is not None:
+        columns["session"] = pa.array(trace.session.tolist(), pa.string())
+    provenance = {
+        "sources": [
+            {"path": one.path, "sha256": one.sha256, "rows": one.rows, "format": one.format}
+            for one in trace.sources
+        ],
+        "set_aside": dict(trace.set_aside),
+        "notes": list(trace.notes),
+    }
+    metadata = {SCHEMA_KEY: f"{SCHEMA_NAME}/{SCHEMA_VERSION}", PROVENANCE_KEY: json.dumps(provenance)}
+    with replace_when_whole(path) as part:
+        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), part, compression="zstd")
+
+
+def read_canonical(path: str | Path) -> Trace:
+    """Read a file that `write_trace` wrote.
+
+    Raises:
+        InputError: it is none, of another major version, or its content breaks the schema.
+    """
+    stored = load(path)
+    if not stored.is_parquet:
+        raise InputError("no Parquet", f"{SCHEMA_NAME}/{SCHEMA_VERSION}", path=stored.path)
+    return parse_canonical(stored, ParquetFile(stored))
+
+
+def is_canonical(file: ParquetFile) -> bool:
+    """Whether a Parquet file says that it is a ladder_opt trace, of any version."""
+    return SCHEMA_KEY in file.metadata
+
+
+def parse_canonical(stored: Stored, file: ParquetFile) -> Trace:
+    """As `read_canonical`, for a file whose footer has been read."""
+    path = stored.path
+    schema = file.metadata.get(SCHEMA_KEY, b"").decode("utf-8", "replace")
+    if schema != f"{SCHEMA_NAME}/{SCHEMA_VERSION}":
+        raise InputError(
+            f"schema {shown(schema)}", f"{SCHEMA_NAME}/{SCHEMA_VERSION}", path=path, column=SCHEMA_KEY
+        )
+    for name in _NEEDED:
+        if name not in file.names:
+            raise InputError("no such column", "one, of integers", path=path, column=name)
+    names = [name for name in _KNOWN if name in file.names]
+    cells = file.table(names).columns
+    columns = {name: _checked(cells[name], name, path) for name in names}
+    sources, set_aside, notes = _provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path)
+    try:
+        return Trace(
+            arrival_seconds=columns.get("arrival_seconds"),
+            prompt_tokens=columns["prompt_tokens"],
+            output_tokens=columns["output_tokens"],
+            cached_tokens=columns.get("cached_tokens"),
+            session=columns.get("session"),
+            sources=sources,
+            set_aside=set_aside,
+            notes=notes,
+        )
+    except InputError as error:
+        raise InputError(
+            error.found,
+            error.expected,
+            path=path,
+            line=None if error.line is None else error.line + 1,
+            column=error.column,
+        ) from None
+
+
+def _checked(cells: Cells, name: str, path: str) -> Any:
+    kinds = {"session": "O", "arrival_seconds": "f"}.get(name, "iu")
+    if name == "session" and not isinstance(cells, np.ndarray):
+        bad = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
+        if bad is None:
+            return np.array(cells, dtype=np.object_)
+        raise InputError(shown(cells[bad]), "text", path=path, line=bad + 1, column=name)
+    if not isinstance(cells, np.ndarray):
+        bad = next((row for row, cell in enumerate(cells) if cell is None), 0)
+        found = shown(cells[bad]) if len(cells) else "another type"
+        raise InputError(found, _kind_of(name), path=path, line=bad + 1, column=name)
+    if cells.dtype.kind not in kinds:
+        raise InputError(f"values of type {cells.dtype}", _kind_of(name), path=path, column=name)
+    if cells.dtype.kind == "u" and len(cells) and int(cells.max()) >= 2**63:
+        raise InputError(str(cells.max()), "an integer of 63 bits", path=path, column=name)
+    return cells
+
+
+def _kind_of(name: str) -> str:
+    return {"session": "text", "arrival_seconds": "a number of seconds"}.get(name, "an integer")
+
+
+def _provenance(raw: bytes, path: str) -> tuple[tuple[TraceSource, ...], dict[str, int], tuple[str, ...]]:
+    def bad(found: str, expected: str, place: str) -> InputError:
+        return InputError(found, expected, path=path, column=f"{PROVENANCE_KEY}.{place}")
+
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise bad("no JSON", "a JSON object", "$") from None
+    if not isinstance(value, dict):
+        raise bad(shown(value), "a JSON object", "$")
+    sources = []
+    for index, entry in enumerate(_list(value.get("sources", []))):
+        match entry:
+            case {"path": str(name), "sha256": str(digest), "rows": int(rows), "format": str(form)}:
+                sources.append(TraceSource(name, digest, rows, form))
+            case _:
+                raise bad(shown(entry), "path, sha256, rows and format", f"sources[{index}]")
+    set_aside = value.get("set_aside", {})
+    if not isinstance(set_aside, dict):
+        raise bad(shown(set_aside), "counts by reason", "set_aside")
+    for reason, count in set_aside.items():
+        if type(count) is not int or count < 0:
+            raise bad(shown(count), "a count", f"set_aside.{reason}")
+    notes = _list(value.get("notes", []))
+    for index, note in enumerate(notes):
+        if not isinstance(note, str):
+            raise bad(shown(note), "text", f"notes[{index}]")
+    return tuple(sources), set_aside, tuple(map(str, notes))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,198 @@
+"""Reading traces: `read_trace` finds out what a file is and makes a `Trace` of it.
+
+Example:
+    >>> trace = read_trace("AzureLLMInferenceTrace_conv.csv.gz")  # doctest: +SKIP
+    >>> trace.set_aside  # doctest: +SKIP
+    mappingproxy({})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ladder_opt.errors import InputError
+from ladder_opt.trace import clock as clocks
+from ladder_opt.trace.parquet import is_canonical, parse_canonical, write_trace
+from ladder_opt.trace.readers import formats, otel, vllm_bench
+from ladder_opt.trace.readers.assemble import Options, assemble, respread
+from ladder_opt.trace.readers.csv_file import CsvFile
+from ladder_opt.trace.readers.formats import BEYOND_MAX_MODEL_LEN, COLUMN_ROLES, REASONS, Format
+from ladder_opt.trace.readers.json_file import Records, looks_like_json, read_records, records_table
+from ladder_opt.trace.readers.parquet_file import ParquetFile
+from ladder_opt.trace.readers.stored import Stored, load
+from ladder_opt.trace.readers.table import RawTable, shown
+from ladder_opt.trace.readers.values import TICKS_PER_SECOND
+from ladder_opt.trace.table import Trace
+
+__all__ = ["FORMATS", "REASONS", "detect_format", "read_trace", "within_limits", "write_trace"]
+
+FORMATS: Mapping[str, str] = {one.name: one.description for one in formats.FORMAT_LIST}
+
+_NAMES_SHOWN = 8
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    format: str | None = None,  # noqa: A002 - the option's name
+    columns: Mapping[str, str] | None = None,
+    time_unit: str | None = None,
+    clock: clocks.ClockChoice = "auto",
+    spread_ticks: bool = False,
+) -> Trace:
+    """Read a request trace of any known format; gzip and zstd are read as they are.
+
+    Arrivals are seconds from the first usable request. What cannot be used is counted in `set_aside`
+    by reason (see `REASONS`): source rows = requests + everything set aside. A file without arrivals
+    gives a trace whose `arrival_seconds` is None. Exact duplicates are kept.
+
+    Args:
+        path: the file.
+        format: a key of `FORMATS`, or None to find out.
+        columns: names of the columns for "arrival", "prompt", "output", "cached" and "session"; with a
+            format, they take the place of its own. Without one, any table will do.
+        time_unit: "s", "ms", "us" or "ns", what arrivals that are numbers count; None for the
+            format's own.
+        clock: what to do when arrivals run backwards: "sort", "unwrap", "refuse", or "auto" (see
+            `ladder_opt.trace.clock`).
+        spread_ticks: spread arrivals that sit on a grid evenly over its steps.
+
+    Raises:
+        InputError: the file cannot be read, is of no known format, is mostly unreadable, its clock
+            runs backwards and `clock` does not mend that, or an argument has no such value.
+    """
+    _one_of(format, FORMATS, "--format")
+    _one_of(time_unit, TICKS_PER_SECOND, "--time-unit")
+    _one_of(clock, clocks.CLOCK_CHOICES, "--clock")
+    for role in columns or {}:
+        _one_of(role, COLUMN_ROLES, "--columns")
+    options = Options(time_unit=time_unit, clock=clock, spread_ticks=spread_ticks)
+    stored = load(path)
+    content = _Content.of(stored, _of_json(format))
+    if content.parquet is not None and format in {None, formats.LADDER_OPT} and is_canonical(content.parquet):
+        return respread(parse_canonical(stored, content.parquet), options)
+    form = _with_columns(_choose(content, format, columns), columns, stored.path)
+    return assemble(stored, _table(content, form), form, options)
+
+
+def detect_format(path: str | Path) -> str:
+    """The format a file would be read as, a key of `FORMATS`.
+
+    Raises:
+        InputError: the file cannot be read, or is of no known format.
+    """
+    content = _Content.of(load(path), None)
+    if content.parquet is not None and is_canonical(content.parquet):
+        return formats.LADDER_OPT
+    return _choose(content, None, None).name
+
+
+def within_limits(trace: Trace, *, max_model_len: int) -> Trace:
+    """The requests whose prompt + output fits `max_model_len` tokens; the others are set aside."""
+    fits = trace.prompt_tokens + trace.output_tokens <= max_model_len
+    return trace.take(fits, reason=BEYOND_MAX_MODEL_LEN)
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A file opened as the container it is; one of the three is set."""
+
+    stored: Stored
+    parquet: ParquetFile | None = None
+    records: Records | None = None
+    csv: CsvFile | None = None
+
+    @classmethod
+    def of(cls, stored: Stored, as_json: bool | None) -> _Content:
+        if stored.is_parquet:
+            return cls(stored, parquet=ParquetFile(stored))
+        text = stored.text()
+        if as_json or (as_json is None and looks_like_json(text)):
+            return cls(stored, records=read_records(text, stored.path))
+        return cls(stored, csv=CsvFile(text, stored.path))
+
+    def names(self) -> Sequence[str]:
+        """Column names, or the keys of the first object of a known format (else of the first)."""
+        if self.parquet is not None:
+            return self.parquet.names
+        if self.csv is not None:
+            return self.csv.header
+        objects = [] if self.records is None else self.records.objects
+        known = next((one for one in objects[:100] if formats.match(frozenset(one)) is not None), None)
+        return list(known or (objects[0] if objects else {}))
+
+
+def _of_json(name: str | None) -> bool | None:
+    """Whether a format is JSON and nothing else; None leaves it to the file."""
+    return True if name in {formats.VLLM_BENCH, formats.OTEL, "mooncake", "qwen_bailian"} else None
+
+
+def _one_of(value: object, known: Mapping[str, object] | Sequence[str], option: str) -> None:
+    if value is not None and value not in known:
+        raise InputError(f"{option} {shown(value)}", f"one of {', '.join(known)}")
+
+
+def _choose(content: _Content, name: str | None, columns: Mapping[str, str] | None) -> Format:
+    if name is not None:
+        return formats.BY_NAME[name]
+    if columns:
+        return formats.BY_NAME[formats.COLUMNS]
+    if content.records is not None:
+        head = content.records.objects[:100]
+        if any(map(vllm_bench.is_result, head)):
+            return formats.BY_NAME[formats.VLLM_BENCH]
+        if any(map(otel.is_span_record, head)):
+            return formats.BY_NAME[formats.OTEL]
+    names = content.names()
+    found = formats.match(frozenset(names))
+    if found is None:
+        listed = ", ".join(map(shown, names[:_NAMES_SHOWN])) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        raise InputError(
+            f"no known format (it has {listed or 'no names'})",
+            f"one of {', '.join(FORMATS)}; or --columns arrival=NAME,prompt=NAME,output=NAME",
+            path=content.stored.path,
+        )
+    return found
+
+
+def _with_columns(form: Format, columns: Mapping[str, str] | None, path: str) -> Format:
+    if form.name == formats.LADDER_OPT:
+        raise InputError(
+            "no ladder_opt trace", "canonical Parquet with its schema in the metadata", path=path
+        )
+    merged = {**form.columns, **(columns or {})}
+    for role in ("prompt", "output"):
+        if role not in merged:
+            raise InputError(f"no {role} column named", f"--columns with {role}=NAME", path=path)
+    return replace(form, columns=merged)
+
+
+def _table(content: _Content, form: Format) -> RawTable:
+    """The columns a format needs, from whatever container they are in."""
+    if form.name == formats.VLLM_BENCH and content.records is not None:
+        return vllm_bench.bench_table(content.records, content.stored.path)
+    if form.name == formats.OTEL and content.records is not None:
+        return otel.span_table(content.records)
+    present = set(content.names())
+    if content.records is not None:
+        present = {name for one in content.records.objects for name in one}
+    wanted = dict.fromkeys(form.columns.values())
+    optional = {name for role, name in form.columns.items() if role not in {"prompt", "output"}}
+    optional -= {form.columns[role] for role in ("prompt", "output")}
+    extra = [drop.column for drop in form.drops] + ([form.parent] if form.parent else [])
+    for name in wanted:
+        if name not in present and (name not in optional or form.name == formats.COLUMNS):
+            listed = ", ".join(map(shown, sorted(present)[:_NAMES_SHOWN]))
+            raise InputError(
+                f"no column {shown(name)} (it has {listed or 'none'})",
+                f"the columns of the format {form.name}: {', '.join(wanted)}",
+                path=content.stored.path,
+            )
+    names = [name for name in dict.fromkeys([*wanted, *extra]) if name in present]
+    if content.parquet is not None:
+        return content.parquet.table(names)
+    if content.csv is not None:
+        return content.csv.table(names)
+    return records_table(content.records or Records([], []), names)
