@@ -23,10 +23,10 @@ Method:
   stretches the whole clock, grid included: CV and peaks keep their proportions, and a "minute" of the
   original becomes 60 * (published rate / rate) seconds.
 
-How close it comes, at 20,000 requests over many seeds (`tests/trace/test_synth.py` holds it to this):
-quantiles within 3 % or one token, means within 2 %, rank correlation within 0.03, rate exact,
-busiest minute within 5 %, gap CV within 5 % (10 % for the on/off profile). A short on/off trace has
-too few bursts for its CV or its peak to mean anything.
+How close it comes, at the published length or more, over 100 seeds (`tests/trace/test_synth.py` holds
+three seeds to it): quantiles within 4 % or one token, means within 1 %, rank correlation within 0.03,
+rate exact, busiest minute within 4 %, gap CV within 3 %. A short on/off trace has too few bursts for
+its CV or its peak to mean anything.
 
 What it does not carry: sessions, prefix sharing (no `cached_tokens`), the order of lengths in time
 (each request draws its own, so a burst of long prompts is chance), any link between length and
@@ -91,15 +91,16 @@ def synthesize(
     served = figures.rate_per_second if rate is None else float(rate)
     seconds = np.round(seconds * (figures.rate_per_second / served), 6)
     how = f"synthetic: profile {profile}, {requests} requests, {served:g} requests/s, seed {seed}"
-    return Trace(
-        arrival_seconds=seconds,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        notes=(
-            f"{how}; not a recording, no sessions, no prefix sharing",
-            f"drawn from published figures of {figures.credit}",
-        ),
-    )
+    notes = [
+        f"{how}; not a recording, no sessions, no prefix sharing",
+        f"drawn from published figures of {figures.credit}",
+    ]
+    if isinstance(figures.arrivals, SlowRate) and figures.arrivals.grid_seconds:
+        grid = figures.arrivals.grid_seconds * (figures.rate_per_second / served)
+        notes.append(
+            f"arrivals sit on a {grid:g} s grid, as the published ones do; --spread-ticks spreads them"
+        )
+    return Trace(arrival_seconds=seconds, prompt_tokens=prompt, output_tokens=output, notes=tuple(notes))
 
 
 def _checked(profile: str, requests: int, rate: float | None, seed: int) -> Profile:
@@ -214,7 +215,9 @@ def _on_off(figures: Profile, arrivals: OnOff, count: int, rng: np.random.Genera
     ends = np.unique(np.clip(ends, 1, count - 1))  # first request of each later burst
     pause = arrivals.silence_seconds - arrivals.silence_floor_seconds
     pause_cv = arrivals.silence_cv * arrivals.silence_seconds / pause
-    silences = arrivals.silence_floor_seconds + pause * _weibull(_stratified(len(ends), rng), pause_cv)
+    # Cell middles: of some 45 silences the longest sets the gaps' CV, so where it falls in its cell matters.
+    cells = _in_cells(rng.random(len(ends)), np.full(len(ends), 0.5))
+    silences = arrivals.silence_floor_seconds + pause * _weibull(cells, pause_cv)
     burst_of = np.searchsorted(ends, np.arange(1, count), side="right")
     speeds = ndtri(_stratified(len(ends) + 1, rng))
     uniforms = _stratified(count - 1, rng)
@@ -226,6 +229,7 @@ def _on_off(figures: Profile, arrivals: OnOff, count: int, rng: np.random.Genera
         gap_cv = math.sqrt(max((1.0 + arrivals.inner_gap_cv**2) / spread - 1.0, 0.01))
         gaps = _weibull(uniforms, gap_cv) * slowness
         gaps *= arrivals.inner_gap_seconds / gaps.mean()
+        np.minimum(gaps, arrivals.silence_floor_seconds, out=gaps)  # a longer one would part the burst
         gaps[ends - 1] = silences
         seconds = np.concatenate(([0.0], np.cumsum(gaps)))
         return np.asarray(seconds * (span / seconds[-1]))
