@@ -27,7 +27,7 @@ export PIP_NO_INPUT := 1
 pip = $(@D)/bin/python -m pip install --quiet --quiet
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core checks clean
+.PHONY: help demo test test-core checks check-lint check-format check-types check-tests clean
 
 help:
 	@awk '!/^#/ { exit } { sub(/^# ?/, ""); print }' Makefile
@@ -38,14 +38,19 @@ demo: .venv/.core
 	@echo "The plan is in $(DEMO_PLAN)."
 
 test: .venv-test/.package
-	@$(MAKE) --no-print-directory checks ENV=.venv-test
+	@$(MAKE) --no-print-directory --keep-going checks ENV=.venv-test
 test-core: .venv-test-core/.package
-	@$(MAKE) --no-print-directory checks ENV=.venv-test-core
+	@$(MAKE) --no-print-directory --keep-going checks ENV=.venv-test-core
 
-checks:
+# All of them run, whichever fails; pytest comes last.
+checks: check-lint check-format check-types check-tests
+check-lint:
 	$(ENV)/bin/ruff check .
+check-format:
 	$(ENV)/bin/ruff format --check .
+check-types:
 	$(ENV)/bin/mypy
+check-tests:
 	$(ENV)/bin/pytest $(PYTEST_ARGS)
 
 clean:
