@@ -1,0 +1,247 @@
+"""One ladder given the other, exactly, in numba: a shortest path, with labels where limits bind.
+
+Both axes become the same path problem. `column_edge` and `row_edge` price the step from one rung to the
+next: its seconds, the variants it opens, their compile seconds. Without limits the best value at each
+rung is enough. With limits each rung keeps every label (seconds, variants, compile seconds) that no other
+one there beats in all three; labels that cannot end below the incumbent, by a Lagrangian bound on what is
+left of the path, are dropped. Both are exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+HUGE = 1e300
+NO_LIMIT = 1 << 60
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _edge(
+    along_rows: bool,
+    low: int,
+    high: int,
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    other: NDArray[np.int64],
+) -> tuple[float, int, float]:
+    """From position low to rung high (position p is candidate p - 1), against the other axis's rungs."""
+    seconds = 0.0
+    variants = 0
+    compiles = 0.0
+    below = 0
+    for rung in other:
+        at = rung + 1
+        if along_rows:
+            steps = (cumulative[high, at] - cumulative[low, at]) - (
+                cumulative[high, below] - cumulative[low, below]
+            )
+            row = high - 1
+            column = rung
+            opens = below <= first_column[row, column]
+        else:
+            steps = (cumulative[at, high] - cumulative[at, low]) - (
+                cumulative[below, high] - cumulative[below, low]
+            )
+            row = rung
+            column = high - 1
+            opens = low <= first_column[row, column]
+        seconds += steps * step_seconds[row, column]
+        if opens:
+            seconds += price[row, column]
+            variants += 1
+            compiles += compile_seconds[row, column]
+        below = at
+    return seconds, variants, compiles
+
+
+@njit(cache=True, nogil=True)
+def best_ladder(
+    along_rows: bool,
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    other: NDArray[np.int64],
+    state: NDArray[np.int8],
+    chosen: NDArray[np.int64],
+) -> tuple[float, int]:
+    """The cheapest ladder on one axis, no limits.
+
+    Args:
+        along_rows: True to choose rows given columns, False to choose columns given rows.
+        other: the rungs on the other axis, candidates' indices, ascending.
+        state: (candidates,) 1: has to be a rung, -1: must not be, 0: open.
+        chosen: (candidates,), filled with the rungs.
+
+    Returns:
+        (seconds, number of rungs); (HUGE, 0) where the states leave no ladder.
+    """
+    size = state.size
+    best = np.full(size + 1, HUGE)
+    parent = np.full(size + 1, -1, np.int64)
+    best[0] = 0.0
+    lowest = 0
+    for high in range(1, size + 1):
+        if state[high - 1] < 0:
+            continue
+        for low in range(lowest, high):
+            if best[low] >= HUGE:
+                continue
+            seconds, _, _ = _edge(
+                along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+            )
+            if best[low] + seconds < best[high]:
+                best[high] = best[low] + seconds
+                parent[high] = low
+        if state[high - 1] > 0:
+            lowest = high
+    count = 0
+    at = size
+    if best[size] >= HUGE:
+        return HUGE, 0
+    while at > 0:
+        chosen[count] = at - 1
+        count += 1
+        at = parent[at]
+    chosen[:count] = chosen[:count][::-1].copy()
+    return best[size], count
+
+
+@njit(cache=True, nogil=True)
+def best_ladder_within(
+    along_rows: bool,
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    other: NDArray[np.int64],
+    state: NDArray[np.int8],
+    max_variants: int,
+    max_compile_seconds: float,
+    per_variant: float,
+    per_compile_second: float,
+    incumbent: float,
+    chosen: NDArray[np.int64],
+) -> tuple[float, int]:
+    """The cheapest ladder on one axis within both limits, if it is below the incumbent.
+
+    Args:
+        max_variants: limit on variants (NO_LIMIT: none).
+        max_compile_seconds: limit on their compile seconds (HUGE: none).
+        per_variant: Lagrange multiplier of the first limit, >= 0; any value is exact, a good one is fast.
+        per_compile_second: Lagrange multiplier of the second limit, >= 0.
+        incumbent: seconds to stay below.
+
+    Returns:
+        (seconds, number of rungs); (HUGE, 0) where there is none.
+    """
+    size = state.size
+    # Seconds to go from each position, limits relaxed at the multipliers' prices.
+    to_go = np.full(size + 1, HUGE)
+    to_go[size] = 0.0
+    for low in range(size - 1, -1, -1):
+        for high in range(low + 1, size + 1):
+            if state[high - 1] >= 0 and to_go[high] < HUGE:
+                seconds, variants, compiles = _edge(
+                    along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+                )
+                value = to_go[high] + seconds + per_variant * variants + per_compile_second * compiles
+                to_go[low] = min(to_go[low], value)
+            if state[high - 1] > 0:
+                break
+    allowance = 0.0
+    if max_variants < NO_LIMIT:
+        allowance += per_variant * max_variants
+    if max_compile_seconds < HUGE:
+        allowance += per_compile_second * max_compile_seconds
+    # Labels, those of one position together, cheapest first.
+    capacity = 1024
+    label_seconds = np.empty(capacity)
+    label_variants = np.empty(capacity, np.int64)
+    label_compiles = np.empty(capacity)
+    label_parent = np.empty(capacity, np.int64)
+    label_position = np.empty(capacity, np.int64)
+    start = np.zeros(size + 2, np.int64)
+    label_seconds[0] = 0.0
+    label_variants[0] = 0
+    label_compiles[0] = 0.0
+    label_parent[0] = -1
+    label_position[0] = 0
+    start[1] = 1
+    total = 1
+    new_seconds = np.empty(64)
+    new_variants = np.empty(64, np.int64)
+    new_compiles = np.empty(64)
+    new_parent = np.empty(64, np.int64)
+    lowest = 0
+    for high in range(1, size + 1):
+        found = 0
+        if state[high - 1] >= 0 and to_go[high] < HUGE:
+            for low in range(lowest, high):
+                if start[low] == start[low + 1]:
+                    continue
+                seconds, variants, compiles = _edge(
+                    along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+                )
+                for label in range(start[low], start[low + 1]):
+                    s = label_seconds[label] + seconds
+                    v = label_variants[label] + variants
+                    k = label_compiles[label] + compiles
+                    if v > max_variants or k > max_compile_seconds:
+                        continue
+                    if s + per_variant * v + per_compile_second * k + to_go[high] - allowance >= incumbent:
+                        continue
+                    if found == new_seconds.size:
+                        new_seconds = np.concatenate((new_seconds, np.empty(found)))
+                        new_variants = np.concatenate((new_variants, np.empty(found, np.int64)))
+                        new_compiles = np.concatenate((new_compiles, np.empty(found)))
+                        new_parent = np.concatenate((new_parent, np.empty(found, np.int64)))
+                    new_seconds[found] = s
+                    new_variants[found] = v
+                    new_compiles[found] = k
+                    new_parent[found] = label
+                    found += 1
+        begin = total
+        for index in np.argsort(new_seconds[:found]):
+            beaten = False
+            for label in range(begin, total):
+                # Sorted by seconds: every label kept so far is no dearer.
+                if label_variants[label] <= new_variants[index] and label_compiles[label] <= new_compiles[index]:
+                    beaten = True
+                    break
+            if beaten:
+                continue
+            if total == capacity:
+                label_seconds = np.concatenate((label_seconds, np.empty(capacity)))
+                label_variants = np.concatenate((label_variants, np.empty(capacity, np.int64)))
+                label_compiles = np.concatenate((label_compiles, np.empty(capacity)))
+                label_parent = np.concatenate((label_parent, np.empty(capacity, np.int64)))
+                label_position = np.concatenate((label_position, np.empty(capacity, np.int64)))
+                capacity *= 2
+            label_seconds[total] = new_seconds[index]
+            label_variants[total] = new_variants[index]
+            label_compiles[total] = new_compiles[index]
+            label_parent[total] = new_parent[index]
+            label_position[total] = high
+            total += 1
+        start[high + 1] = total
+        if state[high - 1] > 0:
+            lowest = high
+    if start[size] == start[size + 1]:
+        return HUGE, 0
+    label = start[size]
+    value = label_seconds[label]
+    count = 0
+    while label_position[label] > 0:
+        chosen[count] = label_position[label] - 1
+        count += 1
+        label = label_parent[label]
+    chosen[:count] = chosen[:count][::-1].copy()
+    return value, count

@@ -1,0 +1,276 @@
+"""The ragged relaxation in numba: a block ladder of its own for every interval of rows.
+
+For rows (i, j] padded to row j, with D[c] = steps with n in (s_i, s_j] and b <= m_c, the cheapest block
+ladder obeys
+
+    f[c] = extra[c] + D[c]*t[c] + min over a < c of (f[a] - D[a]*t[c] + price[c] * [a opens c's variant])
+
+where t = step_seconds[j]. Over all a the bracket is a minimum of lines with slopes -D[a], which fall as a
+rises, at the point t[c]: the lower envelope is a stack, a query a binary search, so an interval costs
+O(columns * log) instead of O(columns^2), for any t at all. Predecessors that share c's variant pay no
+compile and are few (at most 32 // s of them): they are tried one by one.
+
+A quadratic loop over all (a, c) was tried first: the same numbers, 20 times as slow at 64 columns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+HUGE = 1e300  # "not allowed"; finite, so that no difference of two such values is NaN
+
+
+@njit(cache=True, nogil=True)
+def interval_dp(
+    steps_below: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    extra: NDArray[np.float64],
+    forced: NDArray[np.bool_],
+    best: NDArray[np.float64],
+    parent: NDArray[np.int64],
+    hull: NDArray[np.int64],
+) -> float:
+    """Cheapest block ladder of one interval of rows. Position p means column p - 1; 0 means no rung yet.
+
+    Args:
+        steps_below: (columns + 1,) D.
+        step_seconds: (columns,) t.
+        price: (columns,) seconds a newly opened variant costs.
+        first_column: (columns,) lowest column that shares the variant.
+        extra: (columns,) seconds charged for having the rung; HUGE forbids it.
+        forced: (columns,) rungs that the ladder has to hold.
+        best: (columns + 1,) f, filled.
+        parent: (columns + 1,) the rung below, as a position, filled.
+        hull: (columns + 1,) work.
+    """
+    columns = step_seconds.size
+    best[0] = 0.0
+    lowest = 0  # positions below it would jump over a forced rung
+    inserted = 0
+    size = 0
+    for c in range(1, columns + 1):
+        t = step_seconds[c - 1]
+        opens_from = first_column[c - 1] + 1
+        value = HUGE
+        origin = -1
+        if extra[c - 1] < HUGE:
+            while inserted < opens_from:
+                a = inserted
+                inserted += 1
+                if a < lowest or best[a] >= HUGE:
+                    continue
+                if size > 0 and steps_below[hull[size - 1]] == steps_below[a]:
+                    if best[a] >= best[hull[size - 1]]:
+                        continue
+                    size -= 1
+                while size > 1:
+                    q = hull[size - 1]
+                    p = hull[size - 2]
+                    # Drop the middle line where p and a cross before p and q do.
+                    if (best[q] - best[p]) * (steps_below[a] - steps_below[q]) < (best[a] - best[q]) * (
+                        steps_below[q] - steps_below[p]
+                    ):
+                        break
+                    size -= 1
+                hull[size] = a
+                size += 1
+            if size > 0:
+                low = 0
+                high = size - 1
+                while low < high:
+                    middle = (low + high) // 2
+                    p = hull[middle]
+                    q = hull[middle + 1]
+                    if best[p] - steps_below[p] * t <= best[q] - steps_below[q] * t:
+                        high = middle
+                    else:
+                        low = middle + 1
+                origin = hull[low]
+                value = best[origin] - steps_below[origin] * t + price[c - 1]
+            for a in range(max(opens_from, lowest), c):
+                if best[a] < HUGE and best[a] - steps_below[a] * t < value:
+                    value = best[a] - steps_below[a] * t
+                    origin = a
+            if origin >= 0:
+                value += steps_below[c] * t + extra[c - 1]
+        best[c] = value
+        parent[c] = origin
+        if forced[c - 1]:
+            lowest = c
+            size = 0
+            inserted = max(inserted, c)
+    return best[columns]
+
+
+@njit(cache=True, nogil=True)
+def ragged_costs(
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    multipliers: NDArray[np.float64],
+    row_state: NDArray[np.int8],
+    column_forced: NDArray[np.bool_],
+    column_out: NDArray[np.bool_],
+    costs: NDArray[np.float64],
+) -> None:
+    """Fill costs[i, j] for every interval of rows that the row states allow (HUGE for the others).
+
+    Args:
+        cumulative: (rows + 1, columns + 1).
+        step_seconds: (rows, columns).
+        price: (rows, columns).
+        first_column: (rows, columns).
+        multipliers: (rows + 1, columns) cumulative over rows: having rung c in the ladder of rows (i, j]
+            is charged multipliers[j, c] - multipliers[i, c].
+        row_state: (rows,) 1: has to be a rung, -1: must not be, 0: open.
+        column_forced: (columns,).
+        column_out: (columns,).
+        costs: (rows + 1, rows + 1), filled.
+    """
+    rows, columns = step_seconds.shape
+    below = np.empty(columns + 1)
+    extra = np.empty(columns)
+    best = np.empty(columns + 1)
+    parent = np.empty(columns + 1, np.int64)
+    hull = np.empty(columns + 1, np.int64)
+    costs[:, :] = HUGE
+    for j in range(1, rows + 1):
+        if row_state[j - 1] < 0:
+            continue
+        for i in range(j - 1, -1, -1):
+            if i == 0 or row_state[i - 1] >= 0:
+                for c in range(columns):
+                    below[c] = cumulative[j, c] - cumulative[i, c]
+                    extra[c] = HUGE if column_out[c] else multipliers[j, c] - multipliers[i, c]
+                below[columns] = cumulative[j, columns] - cumulative[i, columns]
+                costs[i, j] = interval_dp(
+                    below,
+                    step_seconds[j - 1],
+                    price[j - 1],
+                    first_column[j - 1],
+                    extra,
+                    column_forced,
+                    best,
+                    parent,
+                    hull,
+                )
+            if i > 0 and row_state[i - 1] > 0:
+                break
+
+
+@njit(cache=True, nogil=True)
+def cheapest_rows(
+    costs: NDArray[np.float64], min_rungs: int, max_rungs: int, chosen: NDArray[np.int64]
+) -> tuple[float, int]:
+    """Shortest path over interval costs with between min_rungs and max_rungs intervals.
+
+    Returns:
+        (seconds, number of rungs); `chosen` is filled with the rows, ascending.
+    """
+    rows = costs.shape[0] - 1
+    limited = min_rungs > 1 or max_rungs < rows
+    layers = max_rungs if limited else 1
+    best = np.full((layers + 1, rows + 1), HUGE)
+    parent = np.full((layers + 1, rows + 1), -1, np.int64)
+    best[0, 0] = 0.0
+    if limited:
+        for p in range(1, layers + 1):
+            for j in range(1, rows + 1):
+                for i in range(j):
+                    value = best[p - 1, i] + costs[i, j]
+                    if value < best[p, j]:
+                        best[p, j] = value
+                        parent[p, j] = i
+        layer = min_rungs
+        for p in range(min_rungs, max_rungs + 1):
+            if best[p, rows] < best[layer, rows]:
+                layer = p
+        total = best[layer, rows]
+    else:
+        best[1, 0] = 0.0
+        for j in range(1, rows + 1):
+            for i in range(j):
+                value = best[1, i] + costs[i, j]
+                if value < best[1, j]:
+                    best[1, j] = value
+                    parent[1, j] = i
+        layer = 1
+        total = best[1, rows]
+    if total >= HUGE:
+        return HUGE, 0
+    count = 0
+    j = rows
+    while j > 0:
+        chosen[count] = j - 1
+        count += 1
+        j = parent[layer, j]
+        if limited:
+            layer -= 1
+    chosen[:count] = chosen[:count][::-1].copy()
+    return total, count
+
+
+@njit(cache=True, nogil=True)
+def ragged_solution(
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    multipliers: NDArray[np.float64],
+    column_forced: NDArray[np.bool_],
+    column_out: NDArray[np.bool_],
+    chosen: NDArray[np.int64],
+    has_rung: NDArray[np.float64],
+) -> tuple[int, float]:
+    """Block ladders of the chosen rows.
+
+    Args:
+        compile_seconds: (rows, columns), to add up.
+        chosen: rows, ascending (all of the array counts).
+        has_rung: (rows, columns), filled: 1 where the ladder that pads row r holds column c.
+
+    Returns:
+        (variants, compile seconds) of the ragged solution.
+    """
+    columns = step_seconds.shape[1]
+    below = np.empty(columns + 1)
+    extra = np.empty(columns)
+    best = np.empty(columns + 1)
+    parent = np.empty(columns + 1, np.int64)
+    hull = np.empty(columns + 1, np.int64)
+    has_rung[:, :] = 0.0
+    variants = 0
+    seconds = 0.0
+    i = 0
+    for row in chosen:
+        j = row + 1
+        for c in range(columns):
+            below[c] = cumulative[j, c] - cumulative[i, c]
+            extra[c] = HUGE if column_out[c] else multipliers[j, c] - multipliers[i, c]
+        below[columns] = cumulative[j, columns] - cumulative[i, columns]
+        interval_dp(
+            below,
+            step_seconds[row],
+            price[row],
+            first_column[row],
+            extra,
+            column_forced,
+            best,
+            parent,
+            hull,
+        )
+        c = columns
+        while c > 0:
+            has_rung[i:j, c - 1] = 1.0
+            if parent[c] <= first_column[row, c - 1]:
+                variants += 1
+                seconds += compile_seconds[row, c - 1]
+            c = parent[c]
+        i = j
+    return variants, seconds
