@@ -1,0 +1,62 @@
+"""Solve for ladders, checked: the one entry that everything else calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.ladder import Ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve.problem import Limits, build_problem
+from ladder_opt.solve.result import SolveResult
+from ladder_opt.solve.verify import check_result
+
+DEFAULT_TIME_LIMIT_SECONDS = 60.0
+
+
+def solve_ladders(
+    steps: StepHistogram,
+    engine: Engine,
+    cost: CostModel,
+    *,
+    restarts: float,
+    limits: Limits | None = None,
+    pins: Ladders | None = None,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    progress: Callable[[float, float], None] | None = None,
+) -> SolveResult:
+    """The best pair of independent ladders for a histogram.
+
+    Args:
+        steps: the histogram.
+        engine: an engine that batches decodes (max_num_seqs >= min_batched_seqs).
+        cost: prices.
+        restarts: server starts charged to the histogram.
+        limits: hard limits.
+        pins: a non-empty ladder on an axis pins it.
+        time_limit_seconds: when to stop with what is proven so far.
+        progress: called with (objective_seconds, lower_bound_seconds) now and then.
+
+    Raises:
+        SolveError: limits and pins leave no ladder.
+        InputError: the histogram or a measured table does not go with the engine.
+        InternalError: the independent check disagrees with the solver.
+    """
+    from ladder_opt.solve._product import solve_product  # noqa: PLC0415  (numba loads on first use)
+
+    limits = limits or Limits()
+    problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins)
+    result = solve_product(problem, time_limit_seconds=time_limit_seconds, progress=progress)
+    check_result(
+        steps,
+        engine,
+        cost,
+        result.ladders,
+        restarts=restarts,
+        objective_seconds=result.objective_seconds,
+        max_variants=limits.max_variants,
+        max_compile_seconds=limits.max_compile_seconds,
+        pins=pins,
+    )
+    return result

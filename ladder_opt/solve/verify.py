@@ -1,0 +1,118 @@
+"""The independent check of a solve: plain Python, one step cell at a time.
+
+It shares no code with the solver, with `price.py` or with the kernels' geometry: the formulas are
+written out again. Every result goes through `check_result` before anyone sees it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InternalError
+from ladder_opt.ladder import Ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+
+_TOLERANCE = 1e-9
+
+
+def price_plain(
+    steps: StepHistogram, engine: Engine, cost: CostModel, ladders: Ladders
+) -> tuple[float, float, int]:
+    """(step seconds, compile seconds, distinct variants) of ladders on a histogram."""
+    step_seconds = 0.0
+    for n, b, weight in zip(
+        steps.num_seqs.tolist(), steps.num_blocks.tolist(), steps.steps.tolist(), strict=True
+    ):
+        if n < engine.min_batched_seqs:
+            continue
+        s = min(rung for rung in ladders.num_seqs if rung >= n)
+        m = min(rung for rung in ladders.num_blocks if rung >= b)
+        step_seconds += weight * _step_seconds(cost, s, m)
+    variants: dict[tuple[int, ...], float] = {}
+    for s in ladders.num_seqs:
+        for m in ladders.num_blocks:
+            variants.setdefault(_variant(cost.kernel, s, m), _compile_seconds(cost, s, m))
+    return step_seconds, math.fsum(variants.values()), len(variants)
+
+
+def check_result(
+    steps: StepHistogram,
+    engine: Engine,
+    cost: CostModel,
+    ladders: Ladders,
+    *,
+    restarts: float,
+    objective_seconds: float,
+    max_variants: int | None = None,
+    max_compile_seconds: float | None = None,
+    pins: Ladders | None = None,
+) -> None:
+    """Re-price a solver's ladders and test that they keep every limit.
+
+    Raises:
+        InternalError: they do not, or the price differs.
+    """
+    top = (engine.max_num_seqs, -(-engine.max_model_len // engine.block_size))
+    if (ladders.num_seqs[-1], ladders.num_blocks[-1]) != top:
+        raise InternalError(f"ladders end on {ladders.num_seqs[-1]}, {ladders.num_blocks[-1]}, not on {top}")
+    if ladders.num_seqs[0] < engine.min_batched_seqs:
+        raise InternalError(f"num_seqs starts at {ladders.num_seqs[0]}, below {engine.min_batched_seqs}")
+    if pins is not None:
+        for name, pinned, got in (
+            ("num_seqs", pins.num_seqs, ladders.num_seqs),
+            ("num_blocks", pins.num_blocks, ladders.num_blocks),
+        ):
+            if pinned and tuple(pinned) != tuple(got):
+                raise InternalError(f"{name} is {got}, pinned to {pinned}")
+    step_seconds, compile_seconds, variants = price_plain(steps, engine, cost, ladders)
+    objective = step_seconds + restarts * compile_seconds
+    if not math.isclose(objective, objective_seconds, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+        raise InternalError(f"the solver says {objective_seconds!r} s, the check {objective!r} s")
+    if max_variants is not None and variants > max_variants:
+        raise InternalError(f"{variants} variants, {max_variants} allowed")
+    if max_compile_seconds is not None and compile_seconds > max_compile_seconds * (1 + _TOLERANCE):
+        raise InternalError(f"{compile_seconds} s of compiles, {max_compile_seconds} s allowed")
+
+
+def _chunks(s: int, m: int) -> tuple[int, int]:
+    blocks = 32 // s
+    blocks = min(blocks, m)
+    blocks = max(blocks, 1)
+    chunks, rest = divmod(m, blocks)
+    return blocks, chunks + (1 if rest else 0)
+
+
+def _variant(kernel: str, s: int, m: int) -> tuple[int, ...]:
+    if kernel == "per_block":
+        return (s, m)
+    if kernel == "chunked":
+        return (s, *_chunks(s, m))
+    raise InternalError(f"kernel {kernel!r} is not written out in the check")
+
+
+def _step_seconds(cost: CostModel, s: int, m: int) -> float:
+    if cost.step_table is not None:
+        return next(seconds for n, b, seconds in cost.step_table if (n, b) == (s, m))
+    iterations, gathers = m, s * m
+    if cost.kernel == "chunked":
+        blocks, iterations = _chunks(s, m)
+        gathers = s * blocks * iterations
+    terms = cost.step_seconds
+    return terms.base + terms.per_seq * s + terms.per_iteration * iterations + terms.per_gather * gathers
+
+
+def _compile_seconds(cost: CostModel, s: int, m: int) -> float:
+    if cost.compile_table is not None:
+        same = [
+            seconds
+            for n, b, seconds in cost.compile_table
+            if _variant(cost.kernel, n, b) == _variant(cost.kernel, s, m)
+        ]
+        return sum(same) / len(same)
+    iterations = m if cost.kernel == "per_block" else _chunks(s, m)[1]
+    terms = cost.compile_seconds
+    return cost.graphs_per_variant * (
+        terms.base + terms.per_iteration * iterations + terms.per_iteration_sq * iterations * iterations
+    )

@@ -1,0 +1,81 @@
+"""Plain-Python oracles that import none of the solver: brute force over every pair of ladders."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A small problem: formulas only, all numbers plain."""
+
+    kernel: str
+    cells: tuple[tuple[int, int, float], ...]
+    max_num_seqs: int
+    max_num_blocks: int
+    step: tuple[float, float, float, float]
+    compile: tuple[float, float, float]
+    restarts: float
+    graphs: int = 1
+    min_batched_seqs: int = 4
+
+
+def shape(kernel: str, s: int, m: int) -> tuple[tuple[int, ...], int, int]:
+    """(variant, iterations, gathers) of a rung pair."""
+    if kernel == "per_block":
+        return (s, m), m, s * m
+    c = max(1, min(32 // s, m))
+    k = (m + c - 1) // c
+    return (s, c, k), k, s * c * k
+
+
+def price(instance: Instance, seqs: tuple[int, ...], blocks: tuple[int, ...]) -> tuple[float, int, float]:
+    """(objective, variants, compile seconds)."""
+    base, per_seq, per_iteration, per_gather = instance.step
+    total = 0.0
+    for n, b, weight in instance.cells:
+        if n < instance.min_batched_seqs:
+            continue
+        s = next(rung for rung in seqs if rung >= n)
+        m = next(rung for rung in blocks if rung >= b)
+        _, iterations, gathers = shape(instance.kernel, s, m)
+        total += weight * (base + per_seq * s + per_iteration * iterations + per_gather * gathers)
+    compile_base, compile_it, compile_sq = instance.compile
+    variants = {}
+    for s in seqs:
+        for m in blocks:
+            variant, iterations, _ = shape(instance.kernel, s, m)
+            variants[variant] = instance.graphs * (
+                compile_base + compile_it * iterations + compile_sq * iterations**2
+            )
+    compiles = sum(variants.values())
+    return total + instance.restarts * compiles, len(variants), compiles
+
+
+def ladders(low: int, top: int) -> Iterator[tuple[int, ...]]:
+    """Every ladder from low that ends on top."""
+    inner = range(low, top)
+    for size in range(len(inner) + 1):
+        for chosen in itertools.combinations(inner, size):
+            yield (*chosen, top)
+
+
+def brute_force(
+    instance: Instance, *, max_variants: int | None = None, max_compile_seconds: float | None = None
+) -> tuple[float, int]:
+    """(objective, variants) of the optimum within limits; fewest variants among equals."""
+    best = (float("inf"), 0)
+    for seqs in ladders(instance.min_batched_seqs, instance.max_num_seqs):
+        for blocks in ladders(1, instance.max_num_blocks):
+            objective, variants, compiles = price(instance, seqs, blocks)
+            if max_variants is not None and variants > max_variants:
+                continue
+            if max_compile_seconds is not None and compiles > max_compile_seconds * (1 + 1e-12):
+                continue
+            if objective < best[0] * (1 - 1e-12) or (
+                objective <= best[0] * (1 + 1e-12) and variants < best[1]
+            ):
+                best = (objective, variants)
+    return best
