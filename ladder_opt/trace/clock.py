@@ -11,7 +11,7 @@ With `--clock auto` rows count as simply out of order, and are sorted, when one 
 
 1. the format is known to be written at completion, not at launch;
 2. every dip is shallow: no reading lies below the highest one so far by more than 1/20 of the span;
-3. the file is a shuffle: at least a quarter of its steps are dips, and not all of the dips fall to
+3. the file is a shuffle: at least a quarter of its steps are dips, and not all of them fall to
    the lowest tenth of the readings.
 
 Anything else is refused, with the row and the choices. `docs/design/0002-trace-clock.md` says why.
@@ -33,7 +33,8 @@ CLOCK_CHOICES: tuple[str, ...] = ("auto", "sort", "unwrap", "refuse")
 
 SHALLOW = 1 / 20  # of the span
 SHUFFLED = 1 / 4  # of the steps
-NEAR_START = 1 / 10  # of the range
+NEAR_START = 1 / 10  # of the readings
+SHARED_TICK = 1 / 10  # of the requests
 
 _MICROSECONDS = 1_000_000
 _LEAST_TICK_SECONDS = 0.001
@@ -136,14 +137,12 @@ def _unwrapped(readings: NDArray[Any]) -> NDArray[Any]:
 def simply_out_of_order(readings: NDArray[Any]) -> bool:
     """Rule 2 or 3 of the module: the dips come from the order of the rows, not from a restart."""
     values = readings.astype(np.float64)
-    low, span = values.min(), np.ptp(values)
     highest = np.maximum.accumulate(values)
-    if (highest - values).max() <= SHALLOW * span:
+    if (highest - values).max() <= SHALLOW * np.ptp(values):
         return True
     dips = np.flatnonzero(np.diff(values) < 0) + 1
-    return bool(
-        len(dips) >= SHUFFLED * (len(values) - 1) and ((values[dips] - low) > NEAR_START * span).any()
-    )
+    start = np.quantile(values, NEAR_START)
+    return bool(len(dips) >= SHUFFLED * (len(values) - 1) and (values[dips] > start).any())
 
 
 def find_ticks(arrival_seconds: NDArray[np.float64]) -> Ticks | None:
@@ -183,9 +182,10 @@ def _on_grid(micros: NDArray[np.int64], grid: int, phase: int) -> NDArray[np.boo
 
 
 def ticks_matter(arrival_seconds: NDArray[np.float64], ticks: Ticks) -> bool:
-    """Whether a tick is coarse: it holds half a request or more on average, so bursts are made up."""
-    span = float(arrival_seconds[-1] - arrival_seconds[0])
-    return span > 0 and ticks.seconds * len(arrival_seconds) / span >= 0.5
+    """Whether a tick is coarse: a tenth of the requests or more share theirs, so bursts are made up."""
+    tick = np.floor((arrival_seconds - ticks.phase_seconds) / ticks.seconds + 0.5)
+    _, requests = np.unique(tick, return_counts=True)
+    return bool(requests[requests > 1].sum() >= SHARED_TICK * len(arrival_seconds))
 
 
 def spread(

@@ -31,6 +31,9 @@ __all__ = ["FORMATS", "REASONS", "detect_format", "read_trace", "within_limits",
 FORMATS: Mapping[str, str] = {one.name: one.description for one in formats.FORMAT_LIST}
 
 _NAMES_SHOWN = 8
+_JSON_FORMATS = frozenset(
+    {formats.VLLM_BENCH, formats.OTEL, "mooncake", "qwen_bailian"}
+)  # whatever line 1 is
 
 
 def read_trace(
@@ -70,7 +73,7 @@ def read_trace(
         _one_of(role, COLUMN_ROLES, "--columns")
     options = Options(time_unit=time_unit, clock=clock, spread_ticks=spread_ticks)
     stored = load(path)
-    content = _Content.of(stored, _of_json(format))
+    content = _Content.of(stored, as_json=format in _JSON_FORMATS)
     if content.parquet is not None and format in {None, formats.LADDER_OPT} and is_canonical(content.parquet):
         return respread(parse_canonical(stored, content.parquet), options)
     form = _with_columns(_choose(content, format, columns), columns, stored.path)
@@ -83,7 +86,7 @@ def detect_format(path: str | Path) -> str:
     Raises:
         InputError: the file cannot be read, or is of no known format.
     """
-    content = _Content.of(load(path), None)
+    content = _Content.of(load(path), as_json=False)
     if content.parquet is not None and is_canonical(content.parquet):
         return formats.LADDER_OPT
     return _choose(content, None, None).name
@@ -105,11 +108,11 @@ class _Content:
     csv: CsvFile | None = None
 
     @classmethod
-    def of(cls, stored: Stored, as_json: bool | None) -> _Content:
+    def of(cls, stored: Stored, *, as_json: bool) -> _Content:
         if stored.is_parquet:
             return cls(stored, parquet=ParquetFile(stored))
         text = stored.text()
-        if as_json or (as_json is None and looks_like_json(text)):
+        if looks_like_json(text) or (as_json and "{" in text):
             return cls(stored, records=read_records(text, stored.path))
         return cls(stored, csv=CsvFile(text, stored.path))
 
@@ -122,11 +125,6 @@ class _Content:
         objects = [] if self.records is None else self.records.objects
         known = next((one for one in objects[:100] if formats.match(frozenset(one)) is not None), None)
         return list(known or (objects[0] if objects else {}))
-
-
-def _of_json(name: str | None) -> bool | None:
-    """Whether a format is JSON and nothing else; None leaves it to the file."""
-    return True if name in {formats.VLLM_BENCH, formats.OTEL, "mooncake", "qwen_bailian"} else None
 
 
 def _one_of(value: object, known: Mapping[str, object] | Sequence[str], option: str) -> None:

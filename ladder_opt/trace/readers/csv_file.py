@@ -96,7 +96,7 @@ class CsvFile:
                 problem = Problem(f"a row that is no CSV ({error})", f"{width} cells", line=line)
             if row is None or (row and header_seen and len(row) != width):
                 first = first or (problem if row is None else self._misfit(row, line))
-                broken += 1 if row is None else reader.line_num + 1 - line
+                broken += max(1, reader.line_num + 1 - line)
             elif row and header_seen:
                 lines.append(line)
                 for column, position in zip(columns, positions, strict=True):

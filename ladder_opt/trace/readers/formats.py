@@ -84,10 +84,6 @@ def _says(*words: str) -> Callable[[object], bool]:
     return lambda cell: isinstance(cell, str | bool) and str(cell).strip().lower() in words
 
 
-def _format(name: str, description: str, signature: str, **columns: str) -> Format:
-    return Format(name, description, frozenset(signature.split("|")), columns)
-
-
 LADDER_OPT = "ladder_opt"
 COLUMNS = "columns"
 VLLM_BENCH = "vllm_bench"
@@ -100,13 +96,11 @@ FORMAT_LIST: tuple[Format, ...] = (
         frozenset(),
         {},
     ),
-    _format(
+    Format(
         "azure",
         "Azure LLM inference trace, CSV (2023 and 2024)",
-        "TIMESTAMP|ContextTokens|GeneratedTokens",
-        arrival="TIMESTAMP",
-        prompt="ContextTokens",
-        output="GeneratedTokens",
+        frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
+        {"arrival": "TIMESTAMP", "prompt": "ContextTokens", "output": "GeneratedTokens"},
     ),
     Format(
         "burstgpt",
@@ -198,15 +192,18 @@ FORMAT_LIST: tuple[Format, ...] = (
             Drop("cache_hit", ANSWERED_BY_PROXY, _says("true", "1")),
         ),
     ),
-    _format(
+    Format(
         "table",
         "plain table with the canonical names: prompt_tokens, output_tokens, optional arrival_seconds, ...",
-        "prompt_tokens|output_tokens",
-        arrival="arrival_seconds",
-        prompt="prompt_tokens",
-        output="output_tokens",
-        cached="cached_tokens",
-        session="session",
+        frozenset({"prompt_tokens", "output_tokens"}),
+        {
+            "arrival": "arrival_seconds",
+            "prompt": "prompt_tokens",
+            "output": "output_tokens",
+            "cached": "cached_tokens",
+            "session": "session",
+        },
+        unit="s",
     ),
     Format(
         COLUMNS,

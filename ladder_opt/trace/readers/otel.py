@@ -27,6 +27,7 @@ _STARTS = ("startTimeUnixNano", "start_time_unix_nano", "startTime", "start_time
 _RESOURCES = ("resourceSpans", "resource_spans")
 _SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 _REQUEST_NAMES = frozenset({"llm_request"})
+_NO_GENERATION = ("embeddings", "retrieval")
 _ERRORS = (2, "2", "ERROR", "STATUS_CODE_ERROR")
 
 
@@ -43,7 +44,8 @@ class _Span:
     @property
     def is_request(self) -> bool:
         counted = any(key in self.attributes for key in _PROMPT + _OUTPUT)
-        return counted or self.name in _REQUEST_NAMES
+        generates = self.attributes.get("gen_ai.operation.name") not in _NO_GENERATION
+        return (counted and generates) or self.name in _REQUEST_NAMES
 
 
 def is_span_record(record: Record) -> bool:

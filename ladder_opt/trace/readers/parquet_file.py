@@ -11,6 +11,8 @@ from ladder_opt.errors import InputError
 from ladder_opt.trace.readers.stored import Stored
 from ladder_opt.trace.readers.table import Cells, RawTable
 
+_MOST_ROWS = 200_000_000  # a footer may promise any number of rows in a few bytes
+
 
 class ParquetFile:
     """A Parquet file whose footer has been read.
@@ -39,6 +41,8 @@ class ParquetFile:
             self.rows = int(self._file.metadata.num_rows)
         except self._damage as error:
             raise self._damaged(error) from None
+        if self.rows > _MOST_ROWS:
+            raise InputError(f"{self.rows} rows", f"at most {_MOST_ROWS}", path=self._path)
         self.metadata = {key.decode("utf-8", "replace"): value for key, value in pairs.items()}
 
     def table(self, names: Sequence[str]) -> RawTable:
