@@ -1,0 +1,1 @@
+"""Plans: the versioned file, and how one is made from traffic."""

@@ -389,6 +389,12 @@ def solve_product(
     )
 
 
+def ragged_bound(problem: LadderProblem) -> float:
+    """The relaxation without multipliers: every num_seqs rung has a block ladder of its own."""
+    search = _Search(problem, time_limit_seconds=np.inf, progress=None)
+    return max(0.0, search.ascend(search.root(), 1, 1.0).bound)
+
+
 def _objective(problem: LadderProblem, rows: Integers, columns: Integers) -> float:
     corners = problem.cumulative[np.r_[0, rows + 1]][:, np.r_[0, columns + 1]]
     steps = np.diff(np.diff(corners, axis=0), axis=1)

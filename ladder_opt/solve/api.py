@@ -60,3 +60,16 @@ def solve_ladders(
         pins=pins,
     )
     return result
+
+
+def lower_bound(steps: StepHistogram, engine: Engine, cost: CostModel, *, restarts: float) -> float:
+    """Seconds that no pair of ladders can go below: the ragged optimum. 0 where nothing is batched.
+
+    Raises:
+        InputError: the histogram or a measured table does not go with the engine.
+    """
+    from ladder_opt.solve._product import ragged_bound  # noqa: PLC0415  (numba loads on first use)
+
+    if not engine.batches_decodes:
+        return 0.0
+    return ragged_bound(build_problem(steps, engine, cost, restarts=restarts))

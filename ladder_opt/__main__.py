@@ -1,0 +1,7 @@
+"""`python -m ladder_opt`."""
+
+import sys
+
+from ladder_opt.cli.app import main
+
+sys.exit(main())

@@ -1,0 +1,81 @@
+"""The application: commands put together, and the one place where errors become messages and codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ladder_opt._version import __version__
+from ladder_opt.cli import check, evaluate, export, simulate, trace, tune
+from ladder_opt.cli.options import command
+from ladder_opt.errors import InternalError, LadderOptError
+
+EXIT_DONE, EXIT_WARNED, EXIT_BAD_INPUT, EXIT_OUR_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+app = typer.Typer(
+    name="ladder-opt",
+    help="Bucket ladders for vLLM's batched decode attention on IBM Spyre, from request traces, proven optimal.",
+    no_args_is_help=False,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+command(app, "tune")(tune.run)
+command(app, "evaluate")(evaluate.run)
+command(app, "simulate")(simulate.run)
+command(app, "check")(check.run)
+command(app, "export")(export.run)
+app.add_typer(trace.app, name="trace")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"ladder-opt {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code.
+
+    0: done. 1: done, but `--strict` found a warning, or a check failed. 2: bad usage or bad input, one
+    line on stderr. 3: a bug of ours, one line too. 130: interrupted.
+    """
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        sys.stdout.flush()
+    except InternalError as error:
+        return _complain(f"{error} (a bug of ladder-opt: please report it)", EXIT_OUR_BUG)
+    except LadderOptError as error:
+        return _complain(str(error), EXIT_BAD_INPUT)
+    except BrokenPipeError:
+        # Whoever read our output has enough; what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted: nothing was written", EXIT_INTERRUPTED)
+    except OSError as error:
+        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", EXIT_BAD_INPUT)
+    except MemoryError:
+        return _complain("out of memory", EXIT_BAD_INPUT)
+    except Exception as error:
+        # Typer's own usage errors; its classes moved between releases, what they offer did not.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        return _complain(message(), EXIT_BAD_INPUT)
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _complain(message: str, code: int) -> int:
+    sys.stderr.write(f"ladder-opt: {' '.join(message.split())}\n")
+    return code

@@ -1,0 +1,96 @@
+"""`ladder-opt evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder_opt.cli.options import (
+    CostOptions,
+    EngineOptions,
+    LoadOptions,
+    ReadOptions,
+    RestartOptions,
+    StepsOptions,
+    load_traffic,
+    solve_options,
+)
+from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.engine import Engine
+from ladder_opt.errors import UsageError
+from ladder_opt.ladder import Ladders, clamp, default_ladders, parse_rungs
+from ladder_opt.plan.plan import Plan, read_plan
+from ladder_opt.plan.resolve import resolve_plan
+from ladder_opt.plan.tune import evaluate
+
+
+def run(
+    engine_options: EngineOptions,
+    cost_options: CostOptions,
+    steps: StepsOptions,
+    read: ReadOptions,
+    load: LoadOptions,
+    restarts: RestartOptions,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[TRACE...] [PLAN.json]", help="Traces; a plan comes last.")
+    ] = None,
+    num_seqs: Annotated[
+        str | None, typer.Option("--num-seqs", help="The num_seqs ladder, in place of a plan: 4,8,32.")
+    ] = None,
+    num_blocks: Annotated[
+        str | None, typer.Option("--num-blocks", help="The num_blocks ladder, in place of a plan: 3,9,64.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Price a plan, or ladders given by hand, on traffic, beside the default ladders and the presets."""
+    traces = list(files or [])
+    plan_path = None
+    if num_seqs is None and num_blocks is None:
+        if not traces:
+            raise UsageError("found no ladders, expected PLAN.json, or --num-seqs and --num-blocks")
+        plan_path = traces.pop()
+    plan = None if plan_path is None else read_plan(plan_path)
+    engine = engine_options.engine(None if plan is None else plan.to_engine())
+    ladders, clamped = _ladders(plan, plan_path, engine, num_seqs, num_blocks)
+    with progress_bar() as progress:
+        traffic = load_traffic(traces, steps, read, engine)
+        result = evaluate(
+            traffic.source,
+            ladders,
+            cost_options.cost(),
+            engine=engine,
+            options=solve_options(restarts),
+            replay_options=load.replay_options(),
+            inputs=traffic.inputs,
+            warnings=[*traffic.warnings, *clamped],
+            progress=progress,
+        )
+    warn(traffic.notes, label="note")
+    warn(result.warnings)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
+
+        console().print(plan_text(result, path=None if plan_path is None else str(plan_path)))
+    return exit_code(strict=restarts.strict, warnings=result.warnings)
+
+
+def _ladders(
+    plan: Plan | None, plan_path: Path | None, engine: Engine, num_seqs: str | None, num_blocks: str | None
+) -> tuple[Ladders, list[str]]:
+    if plan is not None:
+        resolved = resolve_plan(plan, engine, path=str(plan_path))
+        return resolved.ladders, list(resolved.warnings)
+    default = default_ladders(engine)
+    seqs, blocks = default.num_seqs, default.num_blocks
+    told: list[str] = []
+    if num_seqs is not None:
+        seqs, said = clamp(parse_rungs(num_seqs, option="--num-seqs"), "num_seqs", engine)
+        told += said
+    if num_blocks is not None:
+        blocks, said = clamp(parse_rungs(num_blocks, option="--num-blocks"), "num_blocks", engine)
+        told += said
+    return Ladders(seqs, blocks), told

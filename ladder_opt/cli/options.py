@@ -1,0 +1,319 @@
+"""Options that several commands share, in groups: a command takes a group as one argument.
+
+`command` expands each group's fields into options of their own, so that a group is written once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
+from ladder_opt.engine import Engine, read_engine_settings
+from ladder_opt.errors import UsageError
+from ladder_opt.ladder import parse_rungs
+from ladder_opt.occupancy.steps_file import read_steps
+from ladder_opt.plan.tune import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions, Source
+from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
+from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.units import parse_duration_seconds, parse_share
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
+    """Register a function whose dataclass arguments are groups of options."""
+
+    def register(function: Function) -> Function:
+        app.command(name)(_expanded(function))
+        return function
+
+    return register
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            groups[parameter.name] = hint
+            fields = get_type_hints(hint, include_extras=True)
+            parameters += [
+                inspect.Parameter(
+                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name]
+                )
+                for field in dataclasses.fields(hint)
+            ]
+        else:
+            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(function)
+    def call(**given: Any) -> Any:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+        return function(**given)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del call.__wrapped__
+    return call
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """[engine]."""
+
+    engine_file: Annotated[
+        Path | None, typer.Option("--engine", help="A vLLM serve YAML or a saved engine JSON; options here win.")
+    ] = None
+    block_size: Annotated[
+        int | None, typer.Option("--block-size", help="Tokens in a KV block, a multiple of 64 [128].")
+    ] = None
+    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", help="Sequences in a step [32].")] = None
+    max_model_len: Annotated[
+        int | None, typer.Option("--max-model-len", help="Tokens of prompt and output together [8192].")
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option("--max-num-batched-tokens", help="Token budget of a step [512].")
+    ] = None
+    num_kv_blocks: Annotated[
+        str | None,
+        typer.Option(
+            "--num-kv-blocks",
+            help="KV blocks of the pool, the null block counted [auto: max_num_seqs * ceil(max_model_len / "
+            "block_size) + 1].",
+        ),
+    ] = None
+    min_batched_seqs: Annotated[
+        int | None, typer.Option("--min-batched-seqs", help="Decoding sequences from which steps are batched [4].")
+    ] = None
+
+    def engine(self, base: Engine | None = None) -> Engine:
+        """The engine: defaults (or `base`), then the file, then the options."""
+        settings: dict[str, Any] = base.to_dict() if base else {}
+        if self.engine_file is not None:
+            settings |= read_engine_settings(self.engine_file)
+        for field in dataclasses.fields(Engine):
+            value = getattr(self, field.name)
+            if field.name == "num_kv_blocks" and value is not None:
+                value = _kv_blocks(value)
+                settings[field.name] = value
+            elif value is not None:
+                settings[field.name] = value
+        return Engine(**settings)
+
+
+def _kv_blocks(text: str) -> int | None:
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--num-kv-blocks: found {text!r}, expected a whole number or auto") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions:
+    """[cost]."""
+
+    cost_source: Annotated[
+        str, typer.Option("--cost", help="A cost model file, or a built-in name.")
+    ] = DEFAULT_COST_NAME
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", help="chunked or per_block; overrides the file's.")
+    ] = None
+
+    def cost(self) -> CostModel:
+        """The cost model."""
+        return read_cost_model(self.cost_source).with_kernel(self.kernel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How trace files are read."""
+
+    format_: Annotated[
+        str | None, typer.Option("--format", help="Format of the trace files [found out].")
+    ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", help="Columns of any table: arrival=...,prompt=...,output=...[,cached=...,session=...]."),
+    ] = None
+    time_unit: Annotated[
+        str | None, typer.Option("--time-unit", help="Unit of numeric arrivals: s, ms, us or ns.")
+    ] = None
+    clock: Annotated[
+        str, typer.Option("--clock", help="Arrivals that run backwards: auto, sort, unwrap or refuse.")
+    ] = "auto"
+    spread_ticks: Annotated[
+        bool, typer.Option("--spread-ticks", help="Spread arrivals that sit on a grid evenly over its steps.")
+    ] = False
+
+    def read(self, path: Path) -> Trace:
+        """Read one trace file."""
+        from ladder_opt.trace.read import read_trace  # noqa: PLC0415  (--steps needs none of it)
+
+        return read_trace(
+            path,
+            format=self.format_,
+            columns=_column_names(self.columns),
+            time_unit=self.time_unit,
+            clock=self.clock,  # type: ignore[arg-type]  # checked there
+            spread_ticks=self.spread_ticks,
+        )
+
+
+def _column_names(text: str | None) -> dict[str, str] | None:
+    if text is None:
+        return None
+    names = {}
+    for part in text.split(","):
+        role, equals, name = part.partition("=")
+        if not equals or not name.strip() or not role.strip():
+            raise UsageError(f"--columns: found {part!r}, expected arrival=NAME,prompt=NAME,output=NAME")
+        if role.strip() in names:
+            raise UsageError(f"--columns: found {role.strip()!r} twice, expected each role once")
+        names[role.strip()] = name.strip()
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How traces are replayed."""
+
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", help="Closed loop: as many requests in flight, arrivals unused."),
+    ] = None
+    rate_scale: Annotated[
+        float, typer.Option("--rate-scale", help="Arrivals come this many times as fast.")
+    ] = 1.0
+    replicas: Annotated[
+        int, typer.Option("--replicas", help="Engines that arrivals are dealt to in turn.")
+    ] = 1
+
+    def replay_options(self) -> ReplayOptions:
+        """For the library."""
+        return ReplayOptions(concurrency=self.concurrency, rate_scale=self.rate_scale, replicas=self.replicas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsOptions:
+    """A histogram in place of traces."""
+
+    steps: Annotated[
+        Path | None, typer.Option("--steps", help="A steps histogram (CSV or Parquet) in place of traces.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartOptions:
+    """What compiles are charged for."""
+
+    restarts: Annotated[
+        float | None, typer.Option("--restarts", help="Server starts charged to the traffic (may be a fraction).")
+    ] = None
+    uptime: Annotated[
+        str | None, typer.Option("--uptime", help="Time between server starts; restarts = span / uptime [24h].")
+    ] = None
+    span: Annotated[
+        str | None, typer.Option("--span", help="Time that a --steps histogram covers.")
+    ] = None
+    min_gain: Annotated[
+        str, typer.Option("--min-gain", help="Saving on the default below which it is kept.")
+    ] = f"{DEFAULT_MIN_GAIN:.0%}"
+    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where there is any warning.")] = False
+
+    def fields(self) -> dict[str, Any]:
+        """For `SolveOptions`."""
+        if self.restarts is not None and self.uptime is not None:
+            raise UsageError("--restarts: found --uptime as well, expected one of the two")
+        uptime = None
+        if self.uptime is not None:
+            uptime = parse_duration_seconds(self.uptime, option="--uptime")
+            if uptime <= 0:
+                raise UsageError(f"--uptime: found {self.uptime}, expected more than 0 s")
+        return {
+            "restarts": self.restarts,
+            "uptime_seconds": uptime,
+            "span_seconds": None if self.span is None else parse_duration_seconds(self.span, option="--span"),
+            "min_gain": parse_share(self.min_gain, option="--min-gain"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """[solve]."""
+
+    max_variants: Annotated[
+        int | None, typer.Option("--max-variants", help="Limit on distinct compiled variants.")
+    ] = None
+    warmup_budget: Annotated[
+        str | None, typer.Option("--warmup-budget", help="Limit on the warm-up, start-up included: 10m, 600s.")
+    ] = None
+    num_seqs: Annotated[str | None, typer.Option("--num-seqs", help="Pin the num_seqs ladder: 4,8,32.")] = None
+    num_blocks: Annotated[
+        str | None, typer.Option("--num-blocks", help="Pin the num_blocks ladder: 3,9,64.")
+    ] = None
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", help="Time for each solve; then the gap is stated.")
+    ] = f"{DEFAULT_TIME_LIMIT_SECONDS:g}s"
+
+    def fields(self) -> dict[str, Any]:
+        """For `SolveOptions`."""
+        budget = self.warmup_budget
+        return {
+            "max_variants": self.max_variants,
+            "warmup_budget_seconds": None
+            if budget is None
+            else parse_duration_seconds(budget, option="--warmup-budget"),
+            "num_seqs": () if self.num_seqs is None else parse_rungs(self.num_seqs, option="--num-seqs"),
+            "num_blocks": () if self.num_blocks is None else parse_rungs(self.num_blocks, option="--num-blocks"),
+            "time_limit_seconds": parse_duration_seconds(self.time_limit, option="--time-limit"),
+        }
+
+
+def solve_options(restarts: RestartOptions, limits: LimitOptions | None = None) -> SolveOptions:
+    """Both groups as the library takes them."""
+    return SolveOptions(**restarts.fields(), **(limits.fields() if limits else {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What a command works on."""
+
+    source: Source
+    inputs: tuple[TraceSource, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def load_traffic(traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, engine: Engine) -> Traffic:
+    """Read traces or a histogram, whichever was given.
+
+    Raises:
+        UsageError: neither or both.
+        InputError: a file that cannot be used.
+    """
+    if bool(traces) == (steps.steps is not None):
+        raise UsageError(f"found {'both' if traces else 'neither'}, expected trace files or --steps")
+    if steps.steps is not None:
+        file = read_steps(steps.steps, engine)
+        source = TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")
+        return Traffic(source=file.steps, inputs=(source,), warnings=file.warnings, notes=())
+    loaded = [read.read(path) for path in traces or []]
+    return Traffic(
+        source=loaded,
+        inputs=tuple(source for trace in loaded for source in trace.sources),
+        warnings=(),
+        notes=tuple(note for trace in loaded for note in trace.notes),
+    )

@@ -1,0 +1,78 @@
+"""`ladder-opt simulate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions
+from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.engine import Engine
+from ladder_opt.errors import UsageError
+from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.steps_file import write_steps
+from ladder_opt.plan.plan import read_plan
+from ladder_opt.plan.resolve import resolve_plan
+from ladder_opt.presets import PRESETS, preset_num_blocks
+
+
+def run(
+    engine_options: EngineOptions,
+    cost_options: CostOptions,
+    read: ReadOptions,
+    load: LoadOptions,
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The histogram: STEPS.csv or STEPS.parquet.")],
+    ladders: Annotated[
+        str, typer.Option("--ladders", help="Ladders that step times come from: default, a preset, or PLAN.json.")
+    ] = "default",
+    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where there is any warning.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the totals as JSON.")] = False,
+) -> int:
+    """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
+    engine = engine_options.engine()
+    cost = cost_options.cost()
+    named, warnings = _named_ladders(ladders, engine)
+    with progress_bar() as progress:
+        loaded = [read.read(path) for path in traces]
+        replay = simulate(
+            loaded,
+            engine,
+            cost,
+            ladders=named,
+            concurrency=load.concurrency,
+            rate_scale=load.rate_scale,
+            replicas=load.replicas,
+            progress=None if progress is None else lambda share: progress("replay", share),
+        )
+    write_steps(replay.steps, output)
+    warnings += [f"{count} requests set aside: {reason}" for reason, count in sorted(replay.set_aside.items())]
+    warn([note for trace in loaded for note in trace.notes], label="note")
+    warn(warnings)
+    if as_json:
+        print_json(replay.to_dict())
+    else:
+        from ladder_opt.report.text import console, replay_text  # noqa: PLC0415
+
+        console().print(replay_text(replay))
+    return exit_code(strict=strict, warnings=warnings)
+
+
+def _named_ladders(name: str, engine: Engine) -> tuple[Ladders, list[str]]:
+    default = default_ladders(engine)
+    if name == "default":
+        return default, []
+    if name in PRESETS:
+        blocks = preset_num_blocks(
+            name,  # type: ignore[arg-type]  # just looked up
+            max_model_len=engine.max_model_len,
+            block_size=engine.block_size,
+        )
+        return Ladders(default.num_seqs, blocks), []
+    if not Path(name).exists():
+        raise UsageError(f"--ladders: found {name!r}, expected default, {', '.join(PRESETS)}, or a plan file")
+    resolved = resolve_plan(read_plan(name), engine, path=name)
+    return resolved.ladders, list(resolved.warnings)

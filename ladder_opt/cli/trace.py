@@ -1,0 +1,95 @@
+"""`ladder-opt trace info|convert|synth`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder_opt.cli.options import ReadOptions, command
+from ladder_opt.cli.output import exit_code, print_json, warn
+from ladder_opt.trace.parquet import write_trace
+from ladder_opt.trace.read import within_limits
+from ladder_opt.trace.summary import TraceSummary, summarize
+from ladder_opt.trace.table import Trace
+
+app = typer.Typer(help="Look at, convert and make request traces.", rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def info(
+    read: ReadOptions,
+    path: Annotated[Path, typer.Argument(metavar="TRACE", help="A request trace.")],
+    max_model_len: Annotated[
+        int | None, typer.Option("--max-model-len", help="Set longer requests aside, as a replay would.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where requests are set aside.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> int:
+    """Say what a trace holds: counts, rate, lengths, ticks, what cannot be used and why."""
+    trace = _limited(read.read(path), max_model_len)
+    return _show(trace, path, strict=strict, as_json=as_json)
+
+
+def convert(
+    read: ReadOptions,
+    path: Annotated[Path, typer.Argument(metavar="TRACE", help="A request trace.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The canonical Parquet file.")],
+    max_model_len: Annotated[
+        int | None, typer.Option("--max-model-len", help="Leave longer requests out.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where requests are set aside.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> int:
+    """Turn a trace of any format into the canonical Parquet table."""
+    trace = _limited(read.read(path), max_model_len)
+    write_trace(trace, output)
+    return _show(trace, path, strict=strict, as_json=as_json)
+
+
+def synth(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The canonical Parquet file.")],
+    profile: Annotated[
+        str, typer.Option("--profile", help="Published traffic to resemble (see traces/README.md).")
+    ] = "azure2023_conv",
+    requests: Annotated[int, typer.Option("--requests", help="How many.")] = 20_000,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Requests a second [the profile's].")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same trace.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> int:
+    """Make a trace that resembles published traffic in its lengths and arrivals."""
+    from ladder_opt.trace.synth import synthesize  # noqa: PLC0415  (brings scipy in)
+
+    trace = synthesize(profile, requests=requests, rate=rate, seed=seed)
+    write_trace(trace, output)
+    return _show(trace, output, strict=False, as_json=as_json)
+
+
+def _limited(trace: Trace, max_model_len: int | None) -> Trace:
+    return trace if max_model_len is None else within_limits(trace, max_model_len=max_model_len)
+
+
+def _show(trace: Trace, path: Path, *, strict: bool, as_json: bool) -> int:
+    summary: TraceSummary = summarize(trace)
+    warnings = [f"{count} requests set aside: {reason}" for reason, count in trace.set_aside.items()]
+    warn(warnings)
+    if as_json:
+        print_json(summary.to_dict())
+    else:
+        from ladder_opt.report.text import console, summary_text  # noqa: PLC0415
+
+        console().print(summary_text(summary, path=str(path)))
+    return exit_code(strict=strict, warnings=warnings)
+
+
+command(app, "info")(info)
+command(app, "convert")(convert)
+command(app, "synth")(synth)

@@ -1,0 +1,64 @@
+"""`ladder-opt tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder_opt.cli.options import (
+    CostOptions,
+    EngineOptions,
+    LimitOptions,
+    LoadOptions,
+    ReadOptions,
+    RestartOptions,
+    StepsOptions,
+    load_traffic,
+    solve_options,
+)
+from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.plan.plan import write_plan
+from ladder_opt.plan.tune import tune
+
+
+def run(
+    engine_options: EngineOptions,
+    cost_options: CostOptions,
+    steps: StepsOptions,
+    read: ReadOptions,
+    load: LoadOptions,
+    restarts: RestartOptions,
+    limits: LimitOptions,
+    traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the plan goes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> int:
+    """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
+    engine = engine_options.engine()
+    cost = cost_options.cost()
+    options = solve_options(restarts, limits)
+    with progress_bar() as progress:
+        traffic = load_traffic(traces, steps, read, engine)
+        plan = tune(
+            traffic.source,
+            cost,
+            engine=engine,
+            options=options,
+            replay_options=load.replay_options(),
+            inputs=traffic.inputs,
+            warnings=traffic.warnings,
+            progress=progress,
+        )
+    warn(traffic.notes, label="note")
+    warn(plan.warnings)
+    if output is not None:
+        write_plan(plan, output)
+    if as_json:
+        print_json(plan.to_dict())
+    else:
+        from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
+
+        console().print(plan_text(plan, path=None if output is None else str(output)))
+    return exit_code(strict=restarts.strict, warnings=plan.warnings)

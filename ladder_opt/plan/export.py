@@ -1,0 +1,82 @@
+"""A plan in the forms that servers and scripts take."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from ladder_opt.errors import UsageError
+from ladder_opt.plan.plan import Plan
+
+EXPORT_FORMATS = ("env", "vllm-yaml", "json")
+
+
+def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - the option's name
+    """The plan as text.
+
+    `env`: lines a shell can source; they name the plan file, for our vLLM plugin, and say the ladders in
+    comments. `vllm-yaml`: a file for `vllm serve --config`, the plan's ladders and limits inline.
+    `json`: the plan file itself.
+
+    Args:
+        plan: the plan.
+        format: one of `EXPORT_FORMATS`.
+        path: where the plan file is, for the forms that name it.
+
+    Raises:
+        UsageError: an unknown format.
+    """
+    if format == "json":
+        return plan.to_json()
+    if format == "env":
+        return _env(plan, path)
+    if format == "vllm-yaml":
+        return _vllm_yaml(plan)
+    raise UsageError(f"--format: found {format!r}, expected one of {', '.join(EXPORT_FORMATS)}")
+
+
+def _header(plan: Plan) -> list[str]:
+    lines = [
+        f"# ladder_opt plan: verdict {plan.verdict}, status {plan.result.status}",
+        f"# num_seqs {','.join(map(str, plan.num_seqs)) or 'none'}",
+        f"# num_blocks {','.join(map(str, plan.num_blocks)) or 'none'} (block_size {plan.engine.block_size})",
+    ]
+    if plan.verdict != "adopt":
+        lines.append("# the verdict is not to adopt it: loading it gains little or nothing")
+    return lines
+
+
+def _env(plan: Plan, path: str) -> str:
+    lines = _header(plan)
+    if plan.verdict == "not-used":
+        return "\n".join([*lines, "# nothing to load"]) + "\n"
+    return "\n".join([*lines, f"export LADDER_OPT_PLAN={shlex.quote(path)}"]) + "\n"
+
+
+def _vllm_yaml(plan: Plan) -> str:
+    engine = plan.engine
+    lines = _header(plan)
+    lines += [
+        f"block-size: {engine.block_size}",
+        f"max-num-seqs: {engine.max_num_seqs}",
+        f"max-model-len: {engine.max_model_len}",
+        f"max-num-batched-tokens: {engine.max_num_batched_tokens}",
+    ]
+    if engine.num_kv_blocks is not None:
+        lines.append(f"num-gpu-blocks-override: {engine.num_kv_blocks}")
+    if plan.verdict != "not-used":
+        # vLLM wants this option as JSON in a string; baselines and rungs are for people, not for the server.
+        inline = json.dumps({"ladder_opt": _for_server(plan)}, separators=(",", ":"))
+        lines.append(f"additional-config: {json.dumps(inline)}")
+    return "\n".join(lines) + "\n"
+
+
+def _for_server(plan: Plan) -> dict[str, object]:
+    slim = plan.model_copy(
+        update={
+            "baselines": (),
+            "warnings": (),
+            "result": plan.result.model_copy(update={"rungs": (), "dead_variants": ()}),
+        }
+    )
+    return slim.to_dict()

@@ -1,0 +1,256 @@
+"""The plan: a versioned JSON file that people keep and the bucketer loads (`ladder_opt/plan/1`).
+
+Keys that a later release adds within version 1 are kept as they are; what is known is checked, and so are
+the rules across fields: each ladder ascends and ends exactly on the engine's limit.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ladder_opt.cost.geometry import KERNELS
+from ladder_opt.engine import Engine
+from ladder_opt.errors import LadderOptError
+from ladder_opt.files import read_text, write_text
+from ladder_opt.ladder import Ladders
+from ladder_opt.validation import as_input_error, check_schema, load_json_object
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAN_SCHEMA = "ladder_opt/plan/1"
+MAX_PLAN_FILE_BYTES = 16 << 20
+
+Verdict = Literal["adopt", "keep-default", "not-used"]
+StatusName = Literal["optimal", "feasible", "evaluated"]
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+Rung = Annotated[int, Field(ge=1, strict=True)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class PlanGathers(_Part):
+    """KV pages over the batched steps."""
+
+    real: Amount
+    ragged_floor: Amount
+    padded: Amount
+
+    @property
+    def overpay(self) -> float:
+        """Pages above the ragged floor, as a share of it: what ladders can fix."""
+        return (self.padded - self.ragged_floor) / self.ragged_floor if self.ragged_floor else 0.0
+
+
+class PlanSteps(_Part):
+    """Decode steps; `batched` ones reach the ladders."""
+
+    total: Amount
+    batched: Amount
+    per_sequence: Amount
+
+
+class PlanPrice(_Part):
+    """What ladders cost: the numbers that a plan's result and its baselines share."""
+
+    objective_seconds: Amount
+    restarts: Amount
+    step_seconds: Amount
+    warmup_seconds: Amount
+    num_variants: Count
+    gathers: PlanGathers
+    steps: PlanSteps
+
+
+class PlanRung(_Part):
+    """One rung; see `solve.price.RungValue`."""
+
+    axis: Literal["num_seqs", "num_blocks"]
+    rung: Rung
+    hits: Amount
+    forced: bool
+    marginal_seconds: Number
+
+
+class PlanResult(PlanPrice):
+    """The plan's price, and how good it is known to be."""
+
+    status: StatusName
+    lower_bound_seconds: Amount
+    gap: Amount
+    stop_reason: str | None = None
+    rungs: tuple[PlanRung, ...] = ()
+    dead_variants: tuple[tuple[Rung, Rung], ...] = ()
+
+
+class PlanBaseline(PlanPrice):
+    """Other ladders, priced on the same steps."""
+
+    name: str
+    num_seqs: tuple[Rung, ...]
+    num_blocks: tuple[Rung, ...]
+    within_limits: bool = True
+
+
+class PlanInput(_Part):
+    """A file that the plan was made from."""
+
+    path: str
+    sha256: str
+    rows: Count
+
+
+class PlanProvenance(_Part):
+    """What the plan was made from, and by which release."""
+
+    version: str
+    created: str
+    inputs: tuple[PlanInput, ...] = ()
+    cost_sha256: str
+    cost_name: str | None = None
+    replay: dict[str, Any] | None = None
+
+
+class PlanEngine(_Part):
+    """The engine the plan was made for."""
+
+    block_size: Rung
+    max_num_seqs: Rung
+    max_model_len: Rung
+    max_num_batched_tokens: Rung
+    num_kv_blocks: Rung | None = None
+    min_batched_seqs: Rung = 4
+
+
+class Plan(_Part):
+    """A plan file."""
+
+    schema_: str = Field(PLAN_SCHEMA, alias="schema")
+    target: Literal["plugin", "spyre-env"] = "plugin"
+    structure: Literal["product", "ragged"] = "product"
+    kernel: str
+    engine: PlanEngine
+    num_seqs: tuple[Rung, ...]
+    num_blocks: tuple[Rung, ...]
+    ragged: dict[str, tuple[Rung, ...]] | None = None
+    verdict: Verdict
+    result: PlanResult
+    baselines: tuple[PlanBaseline, ...] = ()
+    warnings: tuple[str, ...] = ()
+    provenance: PlanProvenance
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kernel not in KERNELS:
+            raise ValueError(_disagreement(f"kernel {self.kernel!r}", f"one of {', '.join(KERNELS)}"))
+        try:
+            engine = self.to_engine()
+            ladders = self.ladders
+        except LadderOptError as error:
+            raise ValueError(str(error)) from None
+        if engine.batches_decodes and (not ladders.num_seqs or ladders.num_seqs[-1] != engine.max_num_seqs):
+            raise ValueError(
+                _disagreement(f"num_seqs {list(self.num_seqs)}", f"a last rung of max_num_seqs = {engine.max_num_seqs}")
+            )
+        if ladders.num_seqs and ladders.num_seqs[0] < engine.min_batched_seqs:
+            raise ValueError(
+                _disagreement(f"num_seqs {list(self.num_seqs)}", f"rungs from {engine.min_batched_seqs} on")
+            )
+        if not ladders.num_blocks or ladders.num_blocks[-1] != engine.max_num_blocks:
+            raise ValueError(
+                _disagreement(
+                    f"num_blocks {list(self.num_blocks)}",
+                    f"a last rung of ceil(max_model_len / block_size) = {engine.max_num_blocks}",
+                )
+            )
+        return self
+
+    @property
+    def ladders(self) -> Ladders:
+        """Both ladders."""
+        return Ladders(self.num_seqs, self.num_blocks)
+
+    def to_engine(self) -> Engine:
+        """The engine the plan was made for."""
+        return Engine(**self.engine.model_dump(include=set(PlanEngine.model_fields)))
+
+    @property
+    def default(self) -> PlanBaseline | None:
+        """The baseline that the verdict is about."""
+        return next((baseline for baseline in self.baselines if baseline.name == "default"), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's JSON object."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Plan and baselines, a row each: warm-up, variants, step seconds, objective, overpay."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows: list[dict[str, Any]] = [_frame_row("plan", self.num_seqs, self.num_blocks, self.result)]
+        rows += [_frame_row(b.name, b.num_seqs, b.num_blocks, b) for b in self.baselines]
+        return pd.DataFrame(rows).set_index("ladders")
+
+
+def _frame_row(
+    name: str, num_seqs: tuple[int, ...], num_blocks: tuple[int, ...], price: PlanPrice
+) -> dict[str, Any]:
+    return {
+        "ladders": name,
+        "num_seqs_rungs": len(num_seqs),
+        "num_blocks_rungs": len(num_blocks),
+        "num_variants": price.num_variants,
+        "warmup_seconds": price.warmup_seconds,
+        "step_seconds": price.step_seconds,
+        "objective_seconds": price.objective_seconds,
+        "overpay": price.gathers.overpay,
+    }
+
+
+def _disagreement(found: str, expected: str) -> str:
+    return f"found {found}, expected {expected}"
+
+
+def plan_from_dict(data: dict[str, Any], *, path: str | Path | None = None) -> Plan:
+    """Check a plan's JSON object.
+
+    Raises:
+        InputError: with the key path of the fault.
+    """
+    check_schema(data, family="ladder_opt/plan", major=1, path=path)
+    try:
+        return Plan.model_validate(data)
+    except ValidationError as error:
+        raise as_input_error(error, path=path) from None
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        InputError: it cannot be read, is no plan, or contradicts itself.
+    """
+    text = read_text(path, max_bytes=MAX_PLAN_FILE_BYTES, what="a plan")
+    return plan_from_dict(load_json_object(text, path=path, what="a plan"), path=path)
+
+
+def write_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan file, whole or not at all.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    write_text(path, plan.to_json())

@@ -1,0 +1,63 @@
+"""Which ladders a server with these limits will really use: the plan's, clamped as the bucketer clamps.
+
+A plan made for another block_size is refused: its num_blocks rungs count other pages. Other limits may
+differ; each ladder is then fitted as a user's list would be, and each change is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError
+from ladder_opt.ladder import Ladders, clamp, default_ladders
+from ladder_opt.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Ladders in use.
+
+    Attributes:
+        ladders: the rungs.
+        source: where they come from.
+        warnings: each clamp, one line.
+    """
+
+    ladders: Ladders
+    source: str
+    warnings: tuple[str, ...]
+
+
+def resolve_plan(plan: Plan | None, engine: Engine, *, path: str | None = None) -> Resolved:
+    """Fit a plan to an engine; without a plan, the default ladders.
+
+    Raises:
+        InputError: the plan was made for another block_size.
+    """
+    if plan is None:
+        return Resolved(default_ladders(engine), "the default ladders", ())
+    if plan.engine.block_size != engine.block_size:
+        raise InputError(
+            f"a plan for block_size {plan.engine.block_size}",
+            f"the engine's {engine.block_size}",
+            path=path,
+            column="engine.block_size",
+        )
+    warnings: list[str] = []
+    if plan.engine.min_batched_seqs != engine.min_batched_seqs:
+        warnings.append(
+            f"the plan counts batches from {plan.engine.min_batched_seqs} sequences on, "
+            f"the engine from {engine.min_batched_seqs}"
+        )
+    rungs: list[tuple[int, ...]] = []
+    for axis, entries in (("num_seqs", plan.num_seqs), ("num_blocks", plan.num_blocks)):
+        if not entries:
+            rungs.append(default_ladders(engine).num_seqs)
+            if rungs[-1]:
+                warnings.append("the plan has no num_seqs ladder: the default one is used")
+            continue
+        fitted, told = clamp(entries, axis, engine)  # type: ignore[arg-type]
+        rungs.append(fitted)
+        warnings += told
+    return Resolved(Ladders(rungs[0], rungs[1]), path or "the plan", tuple(warnings))

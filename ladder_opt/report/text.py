@@ -1,0 +1,237 @@
+"""Results as text for a terminal: plans, replays, trace summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ladder_opt.occupancy.replay import Replay
+from ladder_opt.plan.plan import Plan, PlanPrice, PlanRung
+from ladder_opt.trace.summary import TraceSummary
+from ladder_opt.units import duration_text
+
+MIN_WIDTH = 100
+_RUNGS_SHOWN = 8
+_DEAD_SHOWN = 6
+
+_VERDICTS = {
+    "adopt": "adopt: worth loading",
+    "keep-default": "keep the default ladders: the plan saves too little to change anything",
+    "not-used": "not used: this traffic never reaches the batched kernel",
+}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that never wraps tables below a readable width, also in a pipe."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if made.width < MIN_WIDTH and not made.is_terminal:
+        made.width = MIN_WIDTH
+    return made
+
+
+def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
+    """All that a person should see of a plan."""
+    parts: list[RenderableType] = [_headline(plan), "", _ladders(plan)]
+    if plan.num_seqs and plan.result.steps.batched:
+        parts += ["", _comparison(plan), "", _waste(plan), "", _rungs(plan), _dead(plan)]
+    parts += ["", _next_step(plan, path)]
+    return Group(*parts)
+
+
+def replay_text(replay: Replay) -> RenderableType:
+    """A replay's totals."""
+    table = _facts()
+    facts: list[tuple[str, str]] = [
+        ("requests replayed", f"{replay.requests:,}"),
+        *((f"set aside: {reason}", f"{count:,}") for reason, count in sorted(replay.set_aside.items())),
+        ("engine steps", f"{replay.engine_steps:,}"),
+        ("  with decodes", f"{replay.steps.total_steps:,.0f} in {len(replay.steps):,} cells"),
+        ("  prefill only", f"{replay.prefill_only_steps:,}"),
+        ("preemptions", f"{replay.preemptions:,}"),
+        ("prefill / decode tokens", f"{replay.prefill_tokens:,} / {replay.decode_tokens:,}"),
+        ("busy / idle", f"{duration_text(replay.busy_seconds)} / {duration_text(replay.idle_seconds)}"),
+        ("last request ends after", duration_text(replay.end_seconds)),
+    ]
+    for name, value in facts:
+        table.add_row(name, value)
+    return table
+
+
+def summary_text(summary: TraceSummary, *, path: str) -> RenderableType:
+    """A trace's facts."""
+    table = _facts()
+    table.add_row("file", Text(path))
+    table.add_row("format", ", ".join(summary.formats))
+    table.add_row("requests", f"{summary.requests:,} of {summary.rows:,} rows")
+    for reason, count in summary.set_aside.items():
+        table.add_row(f"set aside: {reason}", f"{count:,}")
+    if summary.span_seconds is None:
+        table.add_row("arrivals", "none: replay needs --concurrency")
+    else:
+        rate = summary.requests_per_second
+        table.add_row("span", duration_text(summary.span_seconds))
+        table.add_row("rate", "unknown" if rate is None else f"{rate:.3g} requests/s")
+        table.add_row("inter-arrival CV", _or_unknown(summary.interarrival_cv))
+        table.add_row("busiest minute / mean", _or_unknown(summary.busiest_minute_over_mean))
+    if summary.tick_seconds is not None:
+        table.add_row("arrival ticks", f"{summary.tick_seconds:g} s, {summary.tick_share or 0:.0%} of arrivals")
+    table.add_row("Spearman prompt-output", _or_unknown(summary.spearman_prompt_output))
+    if summary.cached_share is not None:
+        table.add_row("cached share of prompts", f"{summary.cached_share:.1%}")
+    if summary.sessions is not None:
+        table.add_row("sessions", f"{summary.sessions:,}")
+    return Group(table, *_quantiles(summary), *(Text(f"note: {note}") for note in summary.notes))
+
+
+def _quantiles(summary: TraceSummary) -> list[RenderableType]:
+    if not summary.prompt_tokens or not summary.output_tokens:
+        return []
+    table = Table(box=None, pad_edge=False)
+    table.add_column("tokens")
+    for name in summary.prompt_tokens:
+        table.add_column(name, justify="right")
+    for label, values in (("prompt", summary.prompt_tokens), ("output", summary.output_tokens)):
+        table.add_row(label, *(f"{value:,.1f}" if name == "mean" else f"{value:,.0f}" for name, value in values.items()))
+    return ["", table]
+
+
+def _or_unknown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"
+
+
+def _facts() -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column()
+    return table
+
+
+def _headline(plan: Plan) -> RenderableType:
+    result = plan.result
+    default = plan.default
+    text = Text()
+    text.append(_VERDICTS[plan.verdict], style="bold")
+    if plan.verdict != "not-used" and default is not None and default.objective_seconds > 0:
+        saved = default.objective_seconds - result.objective_seconds
+        text.append(
+            f"; {'saves' if saved >= 0 else 'costs'} {duration_text(abs(saved))} "
+            f"({abs(saved) / default.objective_seconds:.2%}) against the default"
+        )
+    steps = result.steps
+    text.append(
+        f"\n{steps.total:,.0f} decode steps, {steps.batched:,.0f} of them batched; "
+        f"{result.restarts:.4g} restarts charged"
+    )
+    replay = plan.provenance.replay
+    if replay and "rounds" in replay:
+        text.append(f"; {replay['rounds']} rounds of replay and solve")
+    return text
+
+
+def _ladders(plan: Plan) -> RenderableType:
+    result = plan.result
+    table = _facts()
+    table.add_row("num_seqs", Text(_joined(plan.num_seqs)))
+    table.add_row("num_blocks", Text(_joined(plan.num_blocks)))
+    if result.status == "optimal":
+        proof = "optimal, proven: no pair of ladders costs less"
+    elif result.status == "feasible":
+        proof = f"feasible: at most {result.gap:.3%} above the optimum ({result.stop_reason})"
+    else:
+        proof = f"evaluated as given: the optimum is at most {result.gap:.2%} below"
+    table.add_row("status", proof)
+    return table
+
+
+def _joined(rungs: Sequence[int]) -> str:
+    return ", ".join(map(str, rungs)) if rungs else "none"
+
+
+def _comparison(plan: Plan) -> RenderableType:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("ladders")
+    for name in ("rungs", "variants", "warm-up", "step time", "objective", "vs default", "overpay"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    default = plan.default
+    rows: list[tuple[str, Sequence[int], Sequence[int], PlanPrice, bool]] = [
+        ("plan", plan.num_seqs, plan.num_blocks, plan.result, True)
+    ]
+    rows += [(b.name, b.num_seqs, b.num_blocks, b, b.within_limits) for b in plan.baselines]
+    for name, seqs, blocks, price, within in rows:
+        change = ""
+        if default is not None and default.objective_seconds > 0:
+            change = f"{price.objective_seconds / default.objective_seconds - 1:+.2%}"
+        table.add_row(
+            name,
+            f"{len(seqs)} x {len(blocks)}",
+            f"{price.num_variants:,}",
+            duration_text(price.warmup_seconds),
+            duration_text(price.step_seconds),
+            f"{price.objective_seconds:,.1f} s",
+            change,
+            f"{price.gathers.overpay:.1%}",
+            "" if within else "over the limits",
+            style="bold" if name == "plan" else None,
+        )
+    return table
+
+
+def _waste(plan: Plan) -> RenderableType:
+    table = _facts()
+    ours = plan.result.gathers
+    default = plan.default
+    table.add_row("pages needed", f"{ours.real:,.0f}")
+    table.add_row("ragged floor", f"{ours.ragged_floor:,.0f}  (batches are as long as their longest; no ladder helps)")
+    fixable = f"{ours.padded - ours.ragged_floor:,.0f}"
+    if default is not None:
+        fixable += f"  (default: {default.gathers.padded - default.gathers.ragged_floor:,.0f})"
+    table.add_row("padding above it", fixable)
+    return table
+
+
+def _rungs(plan: Plan) -> RenderableType:
+    lines: list[RenderableType] = []
+    for axis in ("num_seqs", "num_blocks"):
+        rungs = [rung for rung in plan.result.rungs if rung.axis == axis]
+        earners = sorted((r for r in rungs if not r.forced), key=lambda r: -r.marginal_seconds)
+        if earners:
+            shown = ", ".join(f"{r.rung} ({duration_text(max(0.0, r.marginal_seconds))})" for r in earners[:_RUNGS_SHOWN])
+            more = f" and {len(earners) - _RUNGS_SHOWN} more" if len(earners) > _RUNGS_SHOWN else ""
+            lines.append(Text(f"{axis} rungs by what they save: {shown}{more}"))
+        lines += [Text(_forced(rung)) for rung in rungs if rung.forced and not rung.hits]
+    return Group(*lines)
+
+
+def _forced(rung: PlanRung) -> str:
+    return f"{rung.axis} {rung.rung} is there for coverage alone: no step is padded to it"
+
+
+def _dead(plan: Plan) -> RenderableType:
+    dead = plan.result.dead_variants
+    if not dead:
+        return Text("every variant is used")
+    shown = ", ".join(f"{s} x {m}" for s, m in dead[:_DEAD_SHOWN])
+    more = ", ..." if len(dead) > _DEAD_SHOWN else ""
+    return Text(f"compiled but never used by this traffic: {len(dead)} of {plan.result.num_variants} variants ({shown}{more})")
+
+
+def _next_step(plan: Plan, path: str | None) -> RenderableType:
+    if plan.verdict == "not-used":
+        return Text("next: nothing to load")
+    name = path or "PLAN.json"
+    return Text(f"next: ladder-opt export {name} --format env")
+
+
+def check_text(report: dict[str, Any]) -> RenderableType:
+    """What the bucketer will use."""
+    table = _facts()
+    table.add_row("source", Text(report["source"]))
+    table.add_row("num_seqs", Text(_joined(report["num_seqs"])))
+    table.add_row("num_blocks", Text(_joined(report["num_blocks"])))
+    table.add_row("variants", f"{report['num_variants']:,}")
+    return table
