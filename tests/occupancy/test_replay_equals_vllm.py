@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
 
 from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.trace.table import Trace
+from tests.vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
 
 pytestmark = pytest.mark.vllm
 
