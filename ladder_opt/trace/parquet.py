@@ -93,6 +93,12 @@ def parse_canonical(stored: Stored, file: ParquetFile) -> Trace:
     names = [name for name in _KNOWN if name in file.names]
     cells = file.table(names).columns
     columns = {name: _checked(cells[name], name, path) for name in names}
+    if "cached_tokens" in columns:
+        off = (columns["cached_tokens"] < 0) | (columns["cached_tokens"] > columns["prompt_tokens"])
+        if off.any():
+            row = int(off.argmax())
+            found, expected = shown(columns["cached_tokens"][row]), "from 0 to the row's prompt_tokens"
+            raise InputError(found, expected, path=path, line=row + 1, column="cached_tokens")
     sources, set_aside, notes = _provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path)
     try:
         return Trace(

@@ -100,6 +100,8 @@ def put(folder: Path, columns: dict[str, Any], metadata: dict[str, str]) -> Path
          ":2: arrival_seconds: found nan, expected a finite number of seconds"),
         ({"arrival_seconds": [-1.0, 0.0]}, V1,
          ":1: arrival_seconds: found -1.0, expected arrivals from 0 on"),
+        ({"cached_tokens": [0, 7]}, V1,
+         ":2: cached_tokens: found 7, expected from 0 to the row's prompt_tokens"),
         ({"session": ["a", None]}, V1,
          ":2: session: found nothing, expected text"),
         ({}, V1 | {PROVENANCE_KEY: "["}, f"{PROVENANCE_KEY}.$: found no JSON, expected a JSON object"),
@@ -126,3 +128,21 @@ def test_parquet_without_our_schema_is_read_by_its_column_names(tmp_path: Path) 
     path = put(tmp_path, GOOD, {})
     assert detect_format(path) == "table"
     assert read_trace(path).prompt_tokens.tolist() == [5, 6]
+
+
+def test_ticks_of_a_canonical_trace_may_be_spread_later(tmp_path: Path) -> None:
+    ticking = Trace(
+        arrival_seconds=np.repeat(np.arange(10.0), 2),
+        prompt_tokens=np.arange(1, 21),
+        output_tokens=np.ones(20, dtype=np.int64),
+        notes=("a note",),
+    )
+    write_trace(ticking, tmp_path / "t.parquet")
+    trace = read_trace(tmp_path / "t.parquet", spread_ticks=True)
+    assert trace.arrival_seconds is not None
+    assert trace.arrival_seconds.tolist() == [row / 2 for row in range(20)]
+    assert trace.prompt_tokens.tolist() == list(range(1, 21))
+    assert trace.notes == (
+        "a note",
+        "arrivals sit on a 1 s grid (100.0% of them); spread evenly over each tick",
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -310,6 +312,13 @@ def test_detection_names_every_format_it_knows(tmp_path: Path) -> None:
         f"{path}: found no known format (it has 'a', 'b'), expected one of {', '.join(FORMATS)}; "
         "or --columns arrival=NAME,prompt=NAME,output=NAME"
     )
+
+
+def test_importing_the_readers_loads_nothing_heavy() -> None:
+    heavy = {"pandas", "pyarrow", "zstandard", "scipy"}
+    code = f"import sys, ladder_opt.trace.read; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_requests_beyond_the_models_length_are_set_aside(tmp_path: Path) -> None:

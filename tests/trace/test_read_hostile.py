@@ -13,7 +13,7 @@ import zstandard
 
 from ladder_opt.errors import InputError
 from ladder_opt.trace.read import read_trace
-from ladder_opt.trace.readers import stored
+from ladder_opt.trace.readers import csv_file, stored
 
 HEADER = "prompt_tokens,output_tokens,arrival_seconds\n"
 COUNT = "an integer from 0 to 2147483647"
@@ -188,18 +188,31 @@ def test_ragged_and_blank_csv_lines(tmp_path: Path) -> None:
     )
 
 
+def test_the_first_offender_is_the_one_named(tmp_path: Path) -> None:
+    path = put(tmp_path, "prompt_tokens,output_tokens\n5,1\n6,x\n7\ny,1\n" + "5,1\n" * 4)
+    assert read_trace(path).notes == (
+        f"3 unreadable rows set aside; first at {path}:3: output_tokens: found 'x', expected {COUNT}",
+    )
+
+
 def test_a_quote_never_closed_counts_every_line_it_swallows(tmp_path: Path) -> None:
     path = put(tmp_path, HEADER + "5,1,0\n" * 5 + '"6,1,1\n7,1,2\n8,1,3\n')
     trace = read_trace(path)
     assert (len(trace), dict(trace.set_aside)) == (5, {"unreadable": 3})
 
 
-def test_a_huge_line(tmp_path: Path) -> None:
+def test_a_huge_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path, HEADER + "5,1,0\n5,1,0\n" + "9" * 1_000_000 + ",1,0\n")
     assert read_trace(path).notes[0] == (
-        f"1 unreadable row set aside; first at {path}:4: "
-        "found a row that is no CSV (field larger than field limit (131072)), expected 3 cells"
+        f"1 unreadable row set aside; first at {path}:4: prompt_tokens: "
+        f"found '{'9' * 40}'..., expected {COUNT}"
     )
+    monkeypatch.setattr(csv_file, "_CELL_CHARACTERS", 1000)
+    assert read_trace(path).notes[0] == (
+        f"1 unreadable row set aside; first at {path}:4: "
+        "found a row that is no CSV (field larger than field limit (1000)), expected 3 cells"
+    )
+    monkeypatch.undo()
     path = put(tmp_path, '{"prompt_tokens": 5, "output_tokens": 1}\n' * 2 + '{"a": "' + "x" * 1_000_000)
     assert dict(read_trace(path).set_aside) == {"unreadable": 1}
 

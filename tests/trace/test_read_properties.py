@@ -99,6 +99,55 @@ def test_any_json(records: list[object], as_list: bool) -> None:
     conserves_rows(read(text.encode()))
 
 
+ATTRIBUTES = st.dictionaries(
+    st.sampled_from(
+        ["gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cached_tokens", "x"]
+    ),
+    JSON,
+)
+SPANS = st.fixed_dictionaries(
+    {"attributes": ATTRIBUTES | JSON},
+    optional={
+        "startTimeUnixNano": st.integers(0, 10**19).map(str) | JSON,
+        "name": st.just("llm_request") | JSON,
+        "spanId": st.sampled_from("abc") | JSON,
+        "parentSpanId": st.sampled_from("abc") | JSON,
+        "status": st.fixed_dictionaries({"code": JSON}) | JSON,
+    },
+)
+
+
+@given(st.lists(SPANS | JSON, max_size=8))
+def test_any_spans(spans: list[object]) -> None:
+    scopes = [{"spans": spans}, 1, None, {"spans": {}}]
+    conserves_rows(read(json.dumps({"resourceSpans": [{"scopeSpans": scopes}, []]}).encode()))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["input_lens", "output_lens", "start_times", "errors"]), st.lists(JSON) | JSON
+    )
+)
+@example({"input_lens": [5], "output_lens": [1], "start_times": [None], "errors": [{}]})
+def test_any_result(result: dict[str, object]) -> None:
+    conserves_rows(read(json.dumps(result).encode(), format="vllm_bench"))
+
+
+@given(st.lists(st.tuples(st.integers(-2, 5), st.integers(-2, 5)), min_size=1, max_size=8))
+def test_any_chain_of_chats_has_roots(chats: list[tuple[int, int]]) -> None:
+    rows = [
+        {"chat_id": one, "parent_chat_id": parent, "timestamp": 0.5, "input_length": 5, "output_length": 1}
+        for one, parent in chats
+    ]
+    trace = read("\n".join(map(json.dumps, rows)).encode())
+    assert trace is not None
+    assert trace.session is not None
+    root = dict(zip([str(one) for one, _ in chats], trace.session, strict=True))
+    for one, parent in dict(chats).items():
+        if str(parent) in root:
+            assert root[str(one)] == root[str(parent)]
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 9000), st.integers(0, 900), st.floats(0, 1e6)), min_size=1, max_size=40

@@ -45,7 +45,6 @@ class _Build:
         self.notes = list(table.notes)
         self.unreadable = np.zeros(table.rows, dtype=np.bool_)
         self.first = table.first_broken
-        self.first_row = -1 if self.first else table.rows
         self.set_aside: dict[str, int] = {}
 
     def judge(self, column: values.Column, name: str, ignored: NDArray[np.bool_]) -> None:
@@ -54,11 +53,11 @@ class _Build:
         if not bad.any():
             return
         row = int(bad.argmax())
-        if row < self.first_row:
-            line, place = self.table.place(row, name)
-            cells = self.table.columns[name]
-            self.first = Problem(shown(cells[row]), column.expected, line=line, column=place)
-            self.first_row = row
+        line, place = self.table.place(row, name)
+        if self.first is None or self.first.line is None or line < self.first.line:
+            self.first = Problem(
+                shown(self.table.columns[name][row]), column.expected, line=line, column=place
+            )
         self.unreadable |= bad
 
     def readings(self) -> values.Clock | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from _csv import Reader as _CsvReader  # the csv module does not export its reader's class
 
 _CHUNK_ROWS = 4096
+_CELL_CHARACTERS = 1 << 26  # logs keep whole prompts in a cell; csv's own limit is 1 << 17
 _DELIMITERS = ",;\t|"
 
 
@@ -38,7 +40,8 @@ class CsvFile:
         self._delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
         reader = self._reader()
         try:
-            self.header = [name.strip() for name in next(filter(None, reader))]
+            with _long_cells():
+                self.header = [name.strip() for name in next(filter(None, reader))]
         except (csv.Error, StopIteration) as error:
             reason = f"no CSV header ({error})" if str(error) else "no CSV header"
             raise InputError(
@@ -55,7 +58,8 @@ class CsvFile:
             InputError: a column is named twice in the header.
         """
         positions = [self._position(name) for name in names]
-        return self._regular(names, positions) or self._irregular(names, positions)
+        with _long_cells():
+            return self._regular(names, positions) or self._irregular(names, positions)
 
     def _regular(self, names: Sequence[str], positions: list[int]) -> RawTable | None:
         """The table when every line is one row of the header's width, else None; ten times as fast."""
@@ -124,3 +128,13 @@ class CsvFile:
 
     def _reader(self) -> _CsvReader:
         return csv.reader(io.StringIO(self._text, newline=""), delimiter=self._delimiter)
+
+
+@contextlib.contextmanager
+def _long_cells() -> Iterator[None]:
+    """Lift the csv module's limit on a cell, which holds for the whole process, for a while."""
+    before = csv.field_size_limit(_CELL_CHARACTERS)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
