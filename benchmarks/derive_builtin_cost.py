@@ -1,0 +1,484 @@
+"""Derive the built-in cost model `spyre-granite-3.3-8b` from published measurements.
+
+    python benchmarks/derive_builtin_cost.py            print measured against modelled, and the parameters
+    python benchmarks/derive_builtin_cost.py --write    the same, and write the JSON file
+    python benchmarks/derive_builtin_cost.py --check    exit 1 if the stored file is not what this derives
+
+Three kinds of published figures go in, each named where it stands below: throughput and warm-up of KV-ladder
+presets relative to one another, a few absolute times, and one kernel microbenchmark. The step terms are
+fitted together to the throughput ratios and the absolute times, the compile terms to the warm-up ratios.
+The note `docs/design/0003-builtin-cost-model.md` says what that can and cannot tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ladder_opt.cost.geometry import get_kernel
+from ladder_opt.files import write_text
+from ladder_opt.ladder import powers_of_two
+from ladder_opt.presets import preset_num_blocks
+
+NAME: Final = "spyre-granite-3.3-8b"
+TARGET: Final = Path(__file__).resolve().parent.parent / "ladder_opt" / "cost" / "builtin" / f"{NAME}.json"
+
+CONFIGURATION: Final = "torch-spyre/spyre-inference, docs/user_guide/configuration.md"
+BRANCH: Final = "tdoublep/spyre-inference (public branches of a contributor, September 2026)"
+
+REFERENCE: Final = "8_5"
+PRESETS: Final = ("pow2", "4_3", "9_8", "uniform")
+BLOCK_SIZE: Final = 128
+MAX_NUM_BATCHED_TOKENS: Final = 512
+LAYERS: Final = 40
+MIN_BATCHED_SEQS: Final = 4
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One row of the published tables: sequences of a batch grow together through the KV range.
+
+    Attributes:
+        kv_low: KV length at the first decode step, in tokens.
+        kv_high: KV length at the last one, in tokens.
+        max_model_len: of the engine, in tokens.
+        batch: sequences in the batch, and max_num_seqs.
+        throughput: relative to `8_5`, in the order of `PRESETS`.
+        warmup: likewise.
+    """
+
+    kv_low: int
+    kv_high: int
+    max_model_len: int
+    batch: int
+    throughput: tuple[float, float, float, float]
+    warmup: tuple[float, float, float, float]
+
+    @property
+    def label(self) -> str:
+        """As the tables call it."""
+        return f"{self.kv_low}-{self.kv_high}, context {self.max_model_len}, batch {self.batch}"
+
+
+# Source: CONFIGURATION, "How the presets compare to the default": serving runs of granite-3.3-8b.
+# Identical runs agree to about 1 % (throughput) and 2-3 % (warm-up).
+WORKLOADS: Final = (
+    Workload(7000, 10000, 16384, 4, (0.87, 1.03, 1.05, 1.05), (0.63, 1.09, 1.54, 1.07)),
+    Workload(7000, 10000, 32768, 4, (0.89, 1.03, 1.06, 1.01), (0.57, 1.13, 1.68, 1.00)),
+    Workload(2000, 3000, 4096, 32, (0.90, 1.05, 1.07, 1.07), (0.65, 1.11, 1.38, 1.36)),
+    Workload(400, 700, 1024, 4, (1.00, 1.01, 1.02, 1.00), (0.80, 0.95, 1.00, 1.25)),
+    Workload(400, 700, 4096, 32, (0.97, 1.00, 1.02, 1.00), (0.69, 1.18, 1.48, 1.44)),
+)
+MEASURED_THROUGHPUT: Final = np.array([workload.throughput for workload in WORKLOADS])
+MEASURED_WARMUP: Final = np.array([workload.warmup for workload in WORKLOADS])
+
+# Source: BRANCH, benchmark-pr789-pr784.md: one card, max_model_len 8192, max_num_seqs 32.
+BODY_WARMUP_SECONDS: Final = 141.6  # 7 token widths and 6 widths of logits
+BODY_GRAPHS: Final = 13
+ATTENTION_RECORDING_SECONDS: Final = 532.4  # 14 per-sequence variants in each of 40 layers
+
+# Source: BRANCH, experimental/MISSION.md: median seconds between tokens, input 1984 tokens (16 blocks),
+# per-sequence attention.
+TOKEN_SECONDS_BATCH_1: Final = 0.17590
+TOKEN_SECONDS_BATCH_4: Final = 0.29309
+# Source: BRANCH, itl-investigation.md: 4 sequences, one more padded block for each of them.
+FOUR_BLOCKS_SECONDS: Final = 0.0115
+# Source: BRANCH, CONCURRENCY-SWEEP.md, concurrency 1, 512-token chunks: prompts of 1537 tokens on average
+# (median 1292, padded to 16 blocks), 31.6 % of them from the prefix cache.
+SWEEP_TOKEN_SECONDS: Final = 0.2084
+SWEEP_FIRST_TOKEN_SECONDS: Final = 1.208
+SWEEP_PREFILL_TOKENS: Final = 1537 * (1 - 0.316)
+BLOCKS_OF_2048_TOKENS: Final = 16
+# Source: BRANCH, experimental/microbench_batched_decode.py: device seconds of one layer's decode attention,
+# 4 sequences of 16 blocks. Token-major cache with 8 and with 4 blocks a chunk; head-major (as served) with 8.
+TWO_CHUNKS_OF_32: Final = 1.953e-3
+FOUR_CHUNKS_OF_16: Final = 3.330e-3
+TWO_CHUNKS_OF_32_HEAD_MAJOR: Final = 1.645e-3
+
+RATIO_NOISE: Final = 0.015  # of a throughput ratio: 1 % of the runs, and the form's own error
+WARMUP_NOISE: Final = 0.05
+ANCHOR_FACTOR: Final = 1.4  # by which an absolute time of another build may be off
+RESAMPLES: Final = 60
+SEED: Final = 20260930
+
+Floats = NDArray[np.float64]
+KERNEL: Final = get_kernel("chunked")
+
+
+def ladder(preset: str, workload: Workload) -> NDArray[np.int64]:
+    """The preset's num_blocks rungs for the workload's engine."""
+    rungs = preset_num_blocks(preset, max_model_len=workload.max_model_len, block_size=BLOCK_SIZE)
+    return np.array(rungs, np.int64)
+
+
+def step_features(preset: str, workload: Workload) -> Floats:
+    """Mean (1, sequences, iterations, gathers) of a decode step of the workload."""
+    lengths = np.arange(workload.kv_low, workload.kv_high + 1)
+    rungs = ladder(preset, workload)
+    blocks = rungs[np.searchsorted(rungs, -(-lengths // BLOCK_SIZE))]
+    iterations = KERNEL.iterations(workload.batch, blocks).mean()
+    return np.array([1.0, workload.batch, iterations, KERNEL.gathers(workload.batch, blocks).mean()])
+
+
+def warmup_features(preset: str, workload: Workload) -> Floats:
+    """(share of the body graphs, per-sequence variants, batched variants, their iterations) of a start."""
+    rungs = ladder(preset, workload)
+    step = min(512, MAX_NUM_BATCHED_TOKENS)
+    queries = [1, *range(step, MAX_NUM_BATCHED_TOKENS + 1, step)]
+    smallest_real = [1, *(query + 1 for query in queries[:-1])]
+    per_sequence = sum(int(np.sum(rungs * BLOCK_SIZE >= query)) for query in smallest_real)
+    seqs = np.array(powers_of_two(MIN_BATCHED_SEQS, workload.batch))[:, None]
+    _, first = np.unique(KERNEL.variant_key(seqs, rungs).ravel(), return_index=True)
+    iterations = KERNEL.iterations(seqs, rungs).ravel()[first]
+    logits_widths = len(powers_of_two(1, workload.batch))
+    body = (2 * logits_widths + 1) / BODY_GRAPHS
+    return np.array([body, per_sequence, len(first), iterations.sum()], np.float64)
+
+
+def _all_features(features: Callable[[str, Workload], Floats]) -> Floats:
+    """Array (workload, preset with the reference first, feature)."""
+    return np.array([[features(preset, load) for preset in (REFERENCE, *PRESETS)] for load in WORKLOADS])
+
+
+STEP: Final = _all_features(step_features)
+WARMUP: Final = _all_features(warmup_features)
+
+
+def gather_share() -> tuple[float, float]:
+    """Share of a 32-entry chunk's time that grows with its entries: (middle, half width) of what is possible.
+
+    Two chunks of 32 entries take f + 2 t32 and four of 16 take f + 4 t16. Neither the fixed part f, nor the
+    growth t32 - t16, nor t16 can be negative: so 2 (t32 - t16) / t32 lies between 0 and its value at f = 0.
+    """
+    chunk_32, chunk_16 = TWO_CHUNKS_OF_32 / 2, FOUR_CHUNKS_OF_16 / 4
+    most = 2 * (chunk_32 - chunk_16) / chunk_32
+    return most / 2, most / 2
+
+
+def step_terms(logs: Floats, share: float | None = None) -> Floats:
+    """(base, per_seq, per_iteration, per_gather) from the logs of (base, per_seq, chunk of 32 entries).
+
+    Args:
+        logs: natural logarithms of seconds.
+        share: of a chunk's time, the part that grows with its entries; None for `gather_share`.
+    """
+    base, per_seq, chunk = np.exp(logs)
+    if share is None:
+        share, _ = gather_share()
+    return np.array([base, per_seq, chunk * (1 - share), chunk * share / 32])
+
+
+def throughput_ratios(terms: Floats) -> Floats:
+    """Modelled throughput of every workload and preset, relative to `8_5`."""
+    seconds = STEP @ terms
+    return np.asarray(seconds[:, :1] / seconds[:, 1:])
+
+
+def compile_terms(logs: Floats) -> Floats:
+    """(body, per-sequence graphs, base, per_iteration) in seconds a start and seconds a variant."""
+    return np.concatenate([[BODY_WARMUP_SECONDS], np.exp(logs) * LAYERS])
+
+
+def warmup_ratios(terms: Floats) -> Floats:
+    """Modelled warm-up of every workload and preset, relative to `8_5`."""
+    seconds = WARMUP @ terms
+    return np.asarray(seconds[:, 1:] / seconds[:, :1])
+
+
+def per_sequence_gather_seconds() -> float:
+    """Seconds a block of one sequence adds to a per-sequence step: two published slopes, geometric mean."""
+    from_batch = (TOKEN_SECONDS_BATCH_4 - TOKEN_SECONDS_BATCH_1) / 3 / BLOCKS_OF_2048_TOKENS
+    return math.sqrt(from_batch * FOUR_BLOCKS_SECONDS / 4)
+
+
+def anchors() -> tuple[tuple[float, ...], float]:
+    """Absolute seconds: what a step of one sequence takes beside attention, and a chunk of 32 entries."""
+    attention = (TOKEN_SECONDS_BATCH_4 - TOKEN_SECONDS_BATCH_1) / 3
+    bases = (
+        TOKEN_SECONDS_BATCH_1 - attention,
+        SWEEP_TOKEN_SECONDS - BLOCKS_OF_2048_TOKENS * per_sequence_gather_seconds(),
+    )
+    most_fixed = 2 * TWO_CHUNKS_OF_32 - FOUR_CHUNKS_OF_16  # in the head-major kernel scaled alike
+    fixed = most_fixed / 2 / TWO_CHUNKS_OF_32
+    return bases, LAYERS * TWO_CHUNKS_OF_32_HEAD_MAJOR * (1 - fixed) / 2
+
+
+def fit_step(measured: Floats, weight: Floats, *, anchor_weight: float = 1.0) -> Floats:
+    """Logs of (base, per_seq, chunk): robust, positive; `weight` 0 leaves a workload out."""
+    bases, chunk = anchors()
+
+    def residuals(logs: Floats) -> Floats:
+        ratios = (throughput_ratios(step_terms(logs)) - measured) / RATIO_NOISE * weight[:, None]
+        absolute = np.array([*(logs[0] - np.log(bases)), logs[2] - np.log(chunk)]) / math.log(ANCHOR_FACTOR)
+        return np.concatenate([ratios.ravel(), absolute * anchor_weight])
+
+    return _solve(residuals, (np.log([0.15, 0.01, 0.03]), np.log([0.15, 0.03, 0.02])))
+
+
+def fit_compile(measured: Floats, weight: Floats, *, per_sequence_graph: float | None = None) -> Floats:
+    """Logs of seconds a graph: (per-sequence graph, unless given, batched base, batched per_iteration)."""
+
+    def residuals(logs: Floats) -> Floats:
+        if per_sequence_graph is not None:
+            logs = np.array([math.log(per_sequence_graph), *logs[1:]])
+        difference = (warmup_ratios(compile_terms(logs)) - measured) / WARMUP_NOISE * weight[:, None]
+        return np.asarray(difference.ravel())
+
+    return _solve(residuals, (np.log([0.08, 0.5, 0.01]), np.log([0.3, 0.3, 0.05])))
+
+
+def _solve(residuals: Callable[[Floats], Floats], starts: tuple[Floats, ...]) -> Floats:
+    bounds = (math.log(1e-6), math.log(10.0))
+    fits = [
+        least_squares(residuals, start, loss="soft_l1", bounds=bounds, xtol=1e-13, ftol=1e-13, gtol=1e-13)
+        for start in starts
+    ]
+    return np.asarray(min(fits, key=lambda fit: float(fit.cost)).x, np.float64)
+
+
+Fit = Callable[[Floats, Floats], Floats]
+
+
+def spread(fit: Fit, ratios: Callable[[Floats], Floats], measured: Floats) -> tuple[Floats, Floats]:
+    """Lower and upper end of each log parameter.
+
+    The wider of resampling the residuals (5 to 95 %) and of leaving one workload out.
+    """
+    everything = np.ones(len(WORKLOADS))
+    modelled = ratios(fit(measured, everything))
+    left_over = (measured - modelled).ravel()
+    random = np.random.default_rng(SEED)
+    resampled = [
+        fit(modelled + random.choice(left_over, size=modelled.shape), everything) for _ in range(RESAMPLES)
+    ]
+    left_out = [fit(measured, everything - row) for row in np.eye(len(WORKLOADS))]
+    low = np.minimum(np.quantile(resampled, 0.05, axis=0), np.min(left_out, axis=0))
+    high = np.maximum(np.quantile(resampled, 0.95, axis=0), np.max(left_out, axis=0))
+    return low, high
+
+
+def table() -> pd.DataFrame:
+    """Measured against modelled, a row for each workload and preset."""
+    everything = np.ones(len(WORKLOADS))
+    throughput = throughput_ratios(step_terms(fit_step(MEASURED_THROUGHPUT, everything)))
+    warmup = warmup_ratios(compile_terms(fit_compile(MEASURED_WARMUP, everything)))
+    rows = []
+    for at, workload in enumerate(WORKLOADS):
+        for column, preset in enumerate(PRESETS):
+            rows.append(
+                {
+                    "workload": workload.label,
+                    "preset": preset,
+                    "throughput": workload.throughput[column],
+                    "modelled": throughput[at, column],
+                    "residual": throughput[at, column] - workload.throughput[column],
+                    "warm-up": workload.warmup[column],
+                    "modelled ": warmup[at, column],
+                    "residual ": warmup[at, column] - workload.warmup[column],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def split_residuals() -> dict[float, float]:
+    """Mean absolute throughput residual for several gather shares: what the ratios say about the split."""
+    logs = fit_step(MEASURED_THROUGHPUT, np.ones(len(WORKLOADS)))
+    return {
+        share: float(np.abs(throughput_ratios(step_terms(logs, share)) - MEASURED_THROUGHPUT).mean())
+        for share in (0.0, gather_share()[0], 1.0)
+    }
+
+
+def cross_checks() -> list[str]:
+    """What the note says beside the tables, a line each."""
+    everything = np.ones(len(WORKLOADS))
+    bases, chunk = anchors()
+    shown = ", ".join(f"{base:.4f}" for base in bases)
+    split = ", ".join(f"{mean:.4f} at {share:.3f}" for share, mean in split_residuals().items())
+    without = [
+        np.exp(fit_step(MEASURED_THROUGHPUT, everything - row, anchor_weight=1e-3))
+        for row in (np.zeros(len(WORKLOADS)), *np.eye(len(WORKLOADS)))
+    ]
+    shares = [round(float(parts[2] / parts[0]), 3) for parts in without]
+    published = ATTENTION_RECORDING_SECONDS / 560
+    forced = fit_compile(MEASURED_WARMUP, everything, per_sequence_graph=published)
+    forced[0] = math.log(published)
+    off = _summary(warmup_ratios(compile_terms(forced)) - MEASURED_WARMUP)
+    return [
+        f"absolute times: base {shown} s; chunk of 32 entries {chunk:.4f} s",
+        f"mean throughput residual by gather share: {split}",
+        f"chunk over base from the ratios alone: {shares[0]:.3f}; a workload left out: {sorted(shares)}",
+        f"per-sequence graph forced to {published:.3f} s: batched {np.exp(forced[1:])} s, residuals {off}",
+    ]
+
+
+def derive() -> dict[str, Any]:
+    """The cost file's JSON object."""
+    everything = np.ones(len(WORKLOADS))
+    step_logs = fit_step(MEASURED_THROUGHPUT, everything)
+    compile_logs = fit_compile(MEASURED_WARMUP, everything)
+    step = step_terms(step_logs)
+    step_low, step_high = spread(
+        fit_step, lambda logs: throughput_ratios(step_terms(logs)), MEASURED_THROUGHPUT
+    )
+    share, half = gather_share()
+    chunk_low, chunk_high = np.exp(step_low[2]), np.exp(step_high[2])
+    compile_low, compile_high = spread(
+        fit_compile, lambda logs: warmup_ratios(compile_terms(logs)), MEASURED_WARMUP
+    )
+    chunks = math.ceil(SWEEP_PREFILL_TOKENS / MAX_NUM_BATCHED_TOKENS)
+    prefill = (SWEEP_FIRST_TOKEN_SECONDS - chunks * step[0]) / SWEEP_PREFILL_TOKENS
+    gather = per_sequence_gather_seconds()
+    per_sequence_graph, compile_base, compile_iteration = np.exp(compile_logs)
+
+    scale = "joint fit of throughput ratios and absolute times"
+    split = "a chunk's time by that fit; its split by the microbenchmark with 16 and 32 entries a chunk"
+    warm = "fit of warm-up ratios, in units of the body's 141.6 s"
+    parameters = {
+        "step_seconds.base": _entry(step[0], np.exp(step_low[0]), np.exp(step_high[0]), "s", scale),
+        "step_seconds.per_seq": _entry(
+            step[1], np.exp(step_low[1]), np.exp(step_high[1]), "s/sequence", scale
+        ),
+        "step_seconds.per_iteration": _entry(
+            step[2], chunk_low * (1 - share - half), chunk_high, "s/iteration", split
+        ),
+        "step_seconds.per_gather": _entry(step[3], 0.0, chunk_high * (share + half) / 32, "s/page", split),
+        "compile_seconds.base": _entry(
+            compile_base, np.exp(compile_low[1]), max(0.95, np.exp(compile_high[1])), "s/graph", warm
+        ),
+        "compile_seconds.per_iteration": _entry(
+            compile_iteration, 0.0, np.exp(compile_high[2]), "s/graph/iteration", warm
+        ),
+        "compile_seconds.per_iteration_sq": _entry(0.0, 0.0, 0.0, "s/graph/iteration^2", "not told from 0"),
+        "replay_seconds.per_sequence_gather": _entry(
+            gather,
+            gather / 1.5,
+            gather * 1.5,
+            "s/block",
+            "slopes against batch size and against padded blocks",
+        ),
+        "replay_seconds.per_prefill_token": _entry(
+            prefill,
+            prefill / 2,
+            prefill * 2,
+            "s/token",
+            "median time to first token, less base for each chunk",
+        ),
+        "startup_seconds": _entry(
+            BODY_WARMUP_SECONDS + ATTENTION_RECORDING_SECONDS,
+            400.0,
+            800.0,
+            "s",
+            "body graphs and per-sequence recording, both measured, at max_model_len 8192",
+        ),
+    }
+    value = {name: entry["value"] for name, entry in parameters.items()}
+    return {
+        "schema": "ladder_opt/cost/1",
+        "name": NAME,
+        "kernel": KERNEL.name,
+        **{
+            part: {name.split(".")[1]: value[name] for name in value if name.startswith(part)}
+            for part in ("step_seconds", "compile_seconds", "replay_seconds")
+        },
+        "graphs_per_variant": LAYERS,
+        "startup_seconds": value["startup_seconds"],
+        "fit": {
+            "source": {
+                "ratios": CONFIGURATION,
+                "absolute": BRANCH,
+                "derived_by": "benchmarks/derive_builtin_cost.py",
+                "reasons": "docs/design/0003-builtin-cost-model.md",
+            },
+            "parameters": parameters,
+            "intervals": "ratios resampled (5-95 %) and a workload left out; the scale is not in them",
+            "scale_uncertainty_factor": 1.5,
+            "gather_share_of_a_full_chunk": {
+                "value": _round(share),
+                "low": 0.0,
+                "high": _round(share + half),
+            },
+            "per_sequence_graph_seconds": {
+                "fitted": _round(float(per_sequence_graph)),
+                "published": _round(ATTENTION_RECORDING_SECONDS / 560),
+            },
+            "residuals": {
+                "throughput_ratio": _summary(throughput_ratios(step) - MEASURED_THROUGHPUT),
+                "warmup_ratio": _summary(warmup_ratios(compile_terms(compile_logs)) - MEASURED_WARMUP),
+                "warmup_ratio_without_uniform": _summary(
+                    (warmup_ratios(compile_terms(compile_logs)) - MEASURED_WARMUP)[:, :-1]
+                ),
+            },
+            "range": {
+                "num_seqs_measured": [4, 32],
+                "num_blocks": [4, 128],
+                "max_model_len": [1024, 32768],
+                "block_size": [BLOCK_SIZE, BLOCK_SIZE],
+            },
+        },
+    }
+
+
+def _entry(value: float, low: float, high: float, unit: str, how: str) -> dict[str, Any]:
+    return {"value": _round(value), "low": _round(low, 2), "high": _round(high, 2), "unit": unit, "how": how}
+
+
+def _round(value: float, digits: int = 3) -> float:
+    return float(f"{float(value):.{digits}g}") if abs(value) < 100 else round(float(value), 1)
+
+
+def _summary(residuals: Floats) -> dict[str, Any]:
+    absolute = np.abs(residuals)
+    return {
+        "rows": int(absolute.size),
+        "mean_abs": round(float(absolute.mean()), 3),
+        "max_abs": round(float(absolute.max()), 3),
+    }
+
+
+def to_text(model: dict[str, Any]) -> str:
+    """The file's bytes."""
+    return json.dumps(model, indent=2) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the tables; write or check the file when asked to."""
+    parser = argparse.ArgumentParser(
+        description="Derive the built-in cost model from published measurements."
+    )
+    parser.add_argument("--write", action="store_true", help="write the JSON file")
+    parser.add_argument("--check", action="store_true", help="exit 1 if the stored file differs")
+    options = parser.parse_args(arguments)
+    model = derive()
+    text = to_text(model)
+    if options.check:
+        same = TARGET.is_file() and TARGET.read_bytes() == text.encode()
+        print(f"{TARGET.name}: {'as derived' if same else 'differs from what is derived; run with --write'}")
+        return 0 if same else 1
+    print(table().round(3).to_string(index=False))
+    print()
+    print(pd.DataFrame(model["fit"]["parameters"]).T.to_string())
+    print()
+    print(json.dumps(model["fit"]["residuals"], indent=2))
+    print(json.dumps(model["fit"]["per_sequence_graph_seconds"]))
+    for line in cross_checks():
+        print(line)
+    if options.write:
+        TARGET.parent.mkdir(exist_ok=True)
+        write_text(TARGET, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
