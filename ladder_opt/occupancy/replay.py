@@ -65,8 +65,9 @@ class Replay:
         busy_seconds: sum of all steps' times.
         idle_seconds: time in which nothing was to do.
         end_seconds: when the last request finished (the latest replica's).
-        span_seconds: the time that the trace covers, which `restarts` are charged to: from the first to
-            the last arrival, or, for a closed loop, until the end.
+        span_seconds: the time that the traffic covers: from the first to the last arrival, or, for a
+            closed loop, until the end; several traces' spans add up.
+        server_seconds: the span times the replicas: the time that server starts are charged for.
     """
 
     steps: StepHistogram
@@ -81,6 +82,7 @@ class Replay:
     idle_seconds: float
     end_seconds: float
     span_seconds: float
+    server_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the histogram, for `--json`."""
@@ -121,13 +123,10 @@ def simulate(
     inputs = [traces] if isinstance(traces, Trace) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
-    shares = [
-        trace.take(np.arange(first, len(trace), replicas))
-        for trace in (_that_fit(trace, engine) for trace in inputs)
-        for first in range(replicas)
-    ]
+    fitting = [_that_fit(trace, engine) for trace in inputs]
+    shares = [trace.take(np.arange(first, len(trace), replicas)) for trace in fitting for first in range(replicas)]
     requests = sum(len(share) for share in shares)
-    set_aside = _add_counts([_that_fit(trace, engine).set_aside for trace in inputs])
+    set_aside = _add_counts([trace.set_aside for trace in fitting])
     if not requests:
         counts = ", ".join(f"{count} {reason}" for reason, count in set_aside.items())
         raise InputError(f"no request to replay ({counts or 'the trace is empty'})", "at least one")
@@ -142,7 +141,7 @@ def simulate(
     spans = [trace.span_seconds / rate_scale for trace in inputs]
     if concurrency:
         spans = [max(part.end_seconds for part in parts)]
-    return _sum_of(parts, set_aside, span_seconds=sum(spans))
+    return _sum_of(parts, set_aside, span_seconds=sum(spans), replicas=replicas)
 
 
 def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> NDArray[np.float64]:
@@ -268,10 +267,13 @@ def _replay_one(
         idle_seconds=float(clock[kernel.IDLE]),
         end_seconds=float(clock[kernel.NOW]),
         span_seconds=0.0,
+        server_seconds=0.0,
     )
 
 
-def _sum_of(parts: Sequence[Replay], set_aside: dict[str, int], *, span_seconds: float) -> Replay:
+def _sum_of(
+    parts: Sequence[Replay], set_aside: dict[str, int], *, span_seconds: float, replicas: int
+) -> Replay:
     summed = {
         name: sum(getattr(part, name) for part in parts)
         for name in (
@@ -292,6 +294,7 @@ def _sum_of(parts: Sequence[Replay], set_aside: dict[str, int], *, span_seconds:
         set_aside=MappingProxyType(set_aside),
         end_seconds=max(part.end_seconds for part in parts),
         span_seconds=span_seconds,
+        server_seconds=span_seconds * replicas,
     )
 
 

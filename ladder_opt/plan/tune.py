@@ -40,8 +40,8 @@ class SolveOptions:
     """What a plan is asked to be.
 
     Attributes:
-        restarts: server starts charged to the traffic; None: the traffic's span / `uptime_seconds`,
-            or 1 where there is no span.
+        restarts: server starts charged to the traffic; None: its span, times the replicas that serve
+            it, / `uptime_seconds`; or 1 where there is no span.
         uptime_seconds: time between server starts.
         span_seconds: time that a histogram covers, where it is known.
         max_variants: limit on distinct variants.
@@ -76,14 +76,14 @@ class SolveOptions:
             max_compile_seconds=self.warmup_budget_seconds - cost.startup_seconds,
         )
 
-    def restarts_for(self, span_seconds: float | None) -> float:
-        """Server starts to charge."""
+    def restarts_for(self, server_seconds: float | None) -> float:
+        """Server starts to charge for traffic that kept servers up for so long (None: not known)."""
         if self.restarts is not None:
             return self.restarts
-        span = self.span_seconds if self.span_seconds is not None else span_seconds
-        if span is None:
+        seconds = self.span_seconds if self.span_seconds is not None else server_seconds
+        if seconds is None:
             return 1.0
-        return span / (DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds)
+        return seconds / (DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def tune(
     notes = [*warnings, *notes]
     last, rounds, settled = _rounds(source, engine, cost, options, replay_options, pins, progress)
     replay = last.replay
-    restarts = options.restarts_for(replay.span_seconds if replay else None)
+    restarts = options.restarts_for(replay.server_seconds if replay else None)
     ladders = last.solved.ladders if last.solved else _unused_ladders(engine)
     price = price_ladders(last.steps, engine, cost, ladders, restarts=restarts)
     baselines = price_baselines(last.steps, engine, cost, restarts=restarts)
@@ -198,7 +198,7 @@ def evaluate(
     options = options or SolveOptions()
     _check_top(ladders, engine)
     steps, replay = _steps_of(source, engine, cost, ladders, replay_options or ReplayOptions(), progress)
-    restarts = options.restarts_for(replay.span_seconds if replay else None)
+    restarts = options.restarts_for(replay.server_seconds if replay else None)
     price = price_ladders(steps, engine, cost, ladders, restarts=restarts)
     baselines = price_baselines(steps, engine, cost, restarts=restarts)
     if inputs is None and not isinstance(source, StepHistogram | Replay):
@@ -323,7 +323,7 @@ def _rounds(
         steps.check_limits(engine)
         solved = None
         if engine.batches_decodes:
-            restarts = options.restarts_for(replay.span_seconds if replay else None)
+            restarts = options.restarts_for(replay.server_seconds if replay else None)
             solved = solve_ladders(
                 steps,
                 engine,

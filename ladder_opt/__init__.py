@@ -1,0 +1,94 @@
+"""ladder_opt: bucket ladders for vLLM's batched decode attention on IBM Spyre.
+
+    import ladder_opt as lo
+
+    trace = lo.read_trace("traces/sample.parquet")
+    plan = lo.tune(trace)
+    plan.to_frame()
+    lo.write_plan(plan, "plan.json")
+
+Names load on first use: a bare import brings in neither numba, pandas, torch nor vllm.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ladder_opt._version import __version__
+
+if TYPE_CHECKING:
+    from ladder_opt.cost.model import CostModel, read_cost_model
+    from ladder_opt.engine import Engine
+    from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
+    from ladder_opt.ladder import Ladders, default_ladders
+    from ladder_opt.occupancy.histogram import StepHistogram
+    from ladder_opt.occupancy.replay import Replay, simulate
+    from ladder_opt.occupancy.steps_file import read_steps, write_steps
+    from ladder_opt.plan.export import export_plan
+    from ladder_opt.plan.plan import Plan, read_plan, write_plan
+    from ladder_opt.plan.resolve import resolve_plan
+    from ladder_opt.plan.tune import ReplayOptions, SolveOptions, evaluate, tune
+    from ladder_opt.presets import preset_num_blocks
+    from ladder_opt.solve.api import solve_ladders
+    from ladder_opt.solve.price import price_ladders
+    from ladder_opt.solve.problem import Limits
+    from ladder_opt.trace.parquet import write_trace
+    from ladder_opt.trace.read import read_trace
+    from ladder_opt.trace.summary import summarize
+    from ladder_opt.trace.synth import synthesize
+    from ladder_opt.trace.table import Trace
+
+_MODULE_OF = {
+    "CostModel": "cost.model",
+    "Engine": "engine",
+    "InputError": "errors",
+    "InternalError": "errors",
+    "LadderOptError": "errors",
+    "Ladders": "ladder",
+    "Limits": "solve.problem",
+    "Plan": "plan.plan",
+    "Replay": "occupancy.replay",
+    "ReplayOptions": "plan.tune",
+    "SolveError": "errors",
+    "SolveOptions": "plan.tune",
+    "StepHistogram": "occupancy.histogram",
+    "Trace": "trace.table",
+    "UsageError": "errors",
+    "default_ladders": "ladder",
+    "evaluate": "plan.tune",
+    "export_plan": "plan.export",
+    "preset_num_blocks": "presets",
+    "price_ladders": "solve.price",
+    "read_cost_model": "cost.model",
+    "read_plan": "plan.plan",
+    "read_steps": "occupancy.steps_file",
+    "read_trace": "trace.read",
+    "resolve_plan": "plan.resolve",
+    "simulate": "occupancy.replay",
+    "solve_ladders": "solve.api",
+    "summarize": "trace.summary",
+    "synthesize": "trace.synth",
+    "tune": "plan.tune",
+    "write_plan": "plan.plan",
+    "write_steps": "occupancy.steps_file",
+    "write_trace": "trace.parquet",
+}
+
+__all__ = [  # noqa: PLE0604 - built from the one table above
+    "__version__",
+    *_MODULE_OF,
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'ladder_opt' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"ladder_opt.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
