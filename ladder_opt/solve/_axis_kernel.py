@@ -1,7 +1,7 @@
 """One ladder given the other, exactly, in numba: a shortest path, with labels where limits bind.
 
-Both axes become the same path problem. `column_edge` and `row_edge` price the step from one rung to the
-next: its seconds, the variants it opens, their compile seconds. Without limits the best value at each
+Both axes become the same path problem. `_edge` prices the step from one rung to the next: its seconds, the
+variants it opens, their compile seconds. Without limits the best value at each
 rung is enough. With limits each rung keeps every label (seconds, variants, compile seconds) that no other
 one there beats in all three; labels that cannot end below the incumbent, by a Lagrangian bound on what is
 left of the path, are dropped. Both are exact.
@@ -68,7 +68,6 @@ def best_ladder(
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
     other: NDArray[np.int64],
-    state: NDArray[np.int8],
     chosen: NDArray[np.int64],
 ) -> tuple[float, int]:
     """The cheapest ladder on one axis, no limits.
@@ -76,35 +75,25 @@ def best_ladder(
     Args:
         along_rows: True to choose rows given columns, False to choose columns given rows.
         other: the rungs on the other axis, candidates' indices, ascending.
-        state: (candidates,) 1: has to be a rung, -1: must not be, 0: open.
         chosen: (candidates,), filled with the rungs.
 
     Returns:
-        (seconds, number of rungs); (HUGE, 0) where the states leave no ladder.
+        (seconds, number of rungs).
     """
-    size = state.size
+    size = chosen.size
     best = np.full(size + 1, HUGE)
     parent = np.full(size + 1, -1, np.int64)
     best[0] = 0.0
-    lowest = 0
     for high in range(1, size + 1):
-        if state[high - 1] < 0:
-            continue
-        for low in range(lowest, high):
-            if best[low] >= HUGE:
-                continue
+        for low in range(high):
             seconds, _, _ = _edge(
                 along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
             )
             if best[low] + seconds < best[high]:
                 best[high] = best[low] + seconds
                 parent[high] = low
-        if state[high - 1] > 0:
-            lowest = high
     count = 0
     at = size
-    if best[size] >= HUGE:
-        return HUGE, 0
     while at > 0:
         chosen[count] = at - 1
         count += 1
@@ -122,7 +111,6 @@ def best_ladder_within(
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
     other: NDArray[np.int64],
-    state: NDArray[np.int8],
     max_variants: int,
     max_compile_seconds: float,
     per_variant: float,
@@ -142,20 +130,17 @@ def best_ladder_within(
     Returns:
         (seconds, number of rungs); (HUGE, 0) where there is none.
     """
-    size = state.size
+    size = chosen.size
     # Seconds to go from each position, limits relaxed at the multipliers' prices.
     to_go = np.full(size + 1, HUGE)
     to_go[size] = 0.0
     for low in range(size - 1, -1, -1):
         for high in range(low + 1, size + 1):
-            if state[high - 1] >= 0 and to_go[high] < HUGE:
-                seconds, variants, compiles = _edge(
-                    along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
-                )
-                value = to_go[high] + seconds + per_variant * variants + per_compile_second * compiles
-                to_go[low] = min(to_go[low], value)
-            if state[high - 1] > 0:
-                break
+            seconds, variants, compiles = _edge(
+                along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+            )
+            value = to_go[high] + seconds + per_variant * variants + per_compile_second * compiles
+            to_go[low] = min(to_go[low], value)
     allowance = 0.0
     if max_variants < NO_LIMIT:
         allowance += per_variant * max_variants
@@ -180,34 +165,32 @@ def best_ladder_within(
     new_variants = np.empty(64, np.int64)
     new_compiles = np.empty(64)
     new_parent = np.empty(64, np.int64)
-    lowest = 0
     for high in range(1, size + 1):
         found = 0
-        if state[high - 1] >= 0 and to_go[high] < HUGE:
-            for low in range(lowest, high):
-                if start[low] == start[low + 1]:
+        for low in range(high):
+            if start[low] == start[low + 1]:
+                continue
+            seconds, variants, compiles = _edge(
+                along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+            )
+            for label in range(start[low], start[low + 1]):
+                s = label_seconds[label] + seconds
+                v = label_variants[label] + variants
+                k = label_compiles[label] + compiles
+                if v > max_variants or k > max_compile_seconds:
                     continue
-                seconds, variants, compiles = _edge(
-                    along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
-                )
-                for label in range(start[low], start[low + 1]):
-                    s = label_seconds[label] + seconds
-                    v = label_variants[label] + variants
-                    k = label_compiles[label] + compiles
-                    if v > max_variants or k > max_compile_seconds:
-                        continue
-                    if s + per_variant * v + per_compile_second * k + to_go[high] - allowance >= incumbent:
-                        continue
-                    if found == new_seconds.size:
-                        new_seconds = np.concatenate((new_seconds, np.empty(found)))
-                        new_variants = np.concatenate((new_variants, np.empty(found, np.int64)))
-                        new_compiles = np.concatenate((new_compiles, np.empty(found)))
-                        new_parent = np.concatenate((new_parent, np.empty(found, np.int64)))
-                    new_seconds[found] = s
-                    new_variants[found] = v
-                    new_compiles[found] = k
-                    new_parent[found] = label
-                    found += 1
+                if s + per_variant * v + per_compile_second * k + to_go[high] - allowance >= incumbent:
+                    continue
+                if found == new_seconds.size:
+                    new_seconds = np.concatenate((new_seconds, np.empty(found)))
+                    new_variants = np.concatenate((new_variants, np.empty(found, np.int64)))
+                    new_compiles = np.concatenate((new_compiles, np.empty(found)))
+                    new_parent = np.concatenate((new_parent, np.empty(found, np.int64)))
+                new_seconds[found] = s
+                new_variants[found] = v
+                new_compiles[found] = k
+                new_parent[found] = label
+                found += 1
         begin = total
         for index in np.argsort(new_seconds[:found]):
             beaten = False
@@ -232,8 +215,6 @@ def best_ladder_within(
             label_position[total] = high
             total += 1
         start[high + 1] = total
-        if state[high - 1] > 0:
-            lowest = high
     if start[size] == start[size + 1]:
         return HUGE, 0
     label = start[size]

@@ -29,7 +29,6 @@ def interval_dp(
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
     extra: NDArray[np.float64],
-    forced: NDArray[np.bool_],
     best: NDArray[np.float64],
     parent: NDArray[np.int64],
     hull: NDArray[np.int64],
@@ -41,68 +40,54 @@ def interval_dp(
         step_seconds: (columns,) t.
         price: (columns,) seconds a newly opened variant costs.
         first_column: (columns,) lowest column that shares the variant.
-        extra: (columns,) seconds charged for having the rung; HUGE forbids it.
-        forced: (columns,) rungs that the ladder has to hold.
+        extra: (columns,) seconds charged for having the rung.
         best: (columns + 1,) f, filled.
         parent: (columns + 1,) the rung below, as a position, filled.
         hull: (columns + 1,) work.
     """
     columns = step_seconds.size
     best[0] = 0.0
-    lowest = 0  # positions below it would jump over a forced rung
     inserted = 0
     size = 0
     for c in range(1, columns + 1):
         t = step_seconds[c - 1]
         opens_from = first_column[c - 1] + 1
-        value = HUGE
-        origin = -1
-        if extra[c - 1] < HUGE:
-            while inserted < opens_from:
-                a = inserted
-                inserted += 1
-                if a < lowest or best[a] >= HUGE:
+        while inserted < opens_from:
+            a = inserted
+            inserted += 1
+            if size > 0 and steps_below[hull[size - 1]] == steps_below[a]:
+                if best[a] >= best[hull[size - 1]]:
                     continue
-                if size > 0 and steps_below[hull[size - 1]] == steps_below[a]:
-                    if best[a] >= best[hull[size - 1]]:
-                        continue
-                    size -= 1
-                while size > 1:
-                    q = hull[size - 1]
-                    p = hull[size - 2]
-                    # Drop the middle line where p and a cross before p and q do.
-                    if (best[q] - best[p]) * (steps_below[a] - steps_below[q]) < (best[a] - best[q]) * (
-                        steps_below[q] - steps_below[p]
-                    ):
-                        break
-                    size -= 1
-                hull[size] = a
-                size += 1
-            if size > 0:
-                low = 0
-                high = size - 1
-                while low < high:
-                    middle = (low + high) // 2
-                    p = hull[middle]
-                    q = hull[middle + 1]
-                    if best[p] - steps_below[p] * t <= best[q] - steps_below[q] * t:
-                        high = middle
-                    else:
-                        low = middle + 1
-                origin = hull[low]
-                value = best[origin] - steps_below[origin] * t + price[c - 1]
-            for a in range(max(opens_from, lowest), c):
-                if best[a] < HUGE and best[a] - steps_below[a] * t < value:
-                    value = best[a] - steps_below[a] * t
-                    origin = a
-            if origin >= 0:
-                value += steps_below[c] * t + extra[c - 1]
-        best[c] = value
+                size -= 1
+            while size > 1:
+                q = hull[size - 1]
+                p = hull[size - 2]
+                # Drop the middle line where p and a cross before p and q do.
+                if (best[q] - best[p]) * (steps_below[a] - steps_below[q]) < (best[a] - best[q]) * (
+                    steps_below[q] - steps_below[p]
+                ):
+                    break
+                size -= 1
+            hull[size] = a
+            size += 1
+        low = 0
+        high = size - 1
+        while low < high:
+            middle = (low + high) // 2
+            p = hull[middle]
+            q = hull[middle + 1]
+            if best[p] - steps_below[p] * t <= best[q] - steps_below[q] * t:
+                high = middle
+            else:
+                low = middle + 1
+        origin = hull[low]
+        value = best[origin] - steps_below[origin] * t + price[c - 1]
+        for a in range(opens_from, c):
+            if best[a] - steps_below[a] * t < value:
+                value = best[a] - steps_below[a] * t
+                origin = a
+        best[c] = value + steps_below[c] * t + extra[c - 1]
         parent[c] = origin
-        if forced[c - 1]:
-            lowest = c
-            size = 0
-            inserted = max(inserted, c)
     return best[columns]
 
 
@@ -113,12 +98,9 @@ def ragged_costs(
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
     multipliers: NDArray[np.float64],
-    row_state: NDArray[np.int8],
-    column_forced: NDArray[np.bool_],
-    column_out: NDArray[np.bool_],
     costs: NDArray[np.float64],
 ) -> None:
-    """Fill costs[i, j] for every interval of rows that the row states allow (HUGE for the others).
+    """Fill costs[i, j] for every interval of rows i < j (HUGE for the others).
 
     Args:
         cumulative: (rows + 1, columns + 1).
@@ -127,9 +109,6 @@ def ragged_costs(
         first_column: (rows, columns).
         multipliers: (rows + 1, columns) cumulative over rows: having rung c in the ladder of rows (i, j]
             is charged multipliers[j, c] - multipliers[i, c].
-        row_state: (rows,) 1: has to be a rung, -1: must not be, 0: open.
-        column_forced: (columns,).
-        column_out: (columns,).
         costs: (rows + 1, rows + 1), filled.
     """
     rows, columns = step_seconds.shape
@@ -140,79 +119,78 @@ def ragged_costs(
     hull = np.empty(columns + 1, np.int64)
     costs[:, :] = HUGE
     for j in range(1, rows + 1):
-        if row_state[j - 1] < 0:
-            continue
-        for i in range(j - 1, -1, -1):
-            if i == 0 or row_state[i - 1] >= 0:
-                for c in range(columns):
-                    below[c] = cumulative[j, c] - cumulative[i, c]
-                    extra[c] = HUGE if column_out[c] else multipliers[j, c] - multipliers[i, c]
-                below[columns] = cumulative[j, columns] - cumulative[i, columns]
-                costs[i, j] = interval_dp(
-                    below,
-                    step_seconds[j - 1],
-                    price[j - 1],
-                    first_column[j - 1],
-                    extra,
-                    column_forced,
-                    best,
-                    parent,
-                    hull,
-                )
-            if i > 0 and row_state[i - 1] > 0:
-                break
+        for i in range(j):
+            for c in range(columns):
+                below[c] = cumulative[j, c] - cumulative[i, c]
+                extra[c] = multipliers[j, c] - multipliers[i, c]
+            below[columns] = cumulative[j, columns] - cumulative[i, columns]
+            costs[i, j] = interval_dp(
+                below, step_seconds[j - 1], price[j - 1], first_column[j - 1], extra, best, parent, hull
+            )
 
 
 @njit(cache=True, nogil=True)
-def cheapest_rows(
-    costs: NDArray[np.float64], min_rungs: int, max_rungs: int, chosen: NDArray[np.int64]
-) -> tuple[float, int]:
-    """Shortest path over interval costs with between min_rungs and max_rungs intervals.
+def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tuple[float, int]:
+    """Shortest path over interval costs, any number of intervals.
 
     Returns:
         (seconds, number of rungs); `chosen` is filled with the rows, ascending.
     """
     rows = costs.shape[0] - 1
-    limited = min_rungs > 1 or max_rungs < rows
-    layers = max_rungs if limited else 1
-    best = np.full((layers + 1, rows + 1), HUGE)
-    parent = np.full((layers + 1, rows + 1), -1, np.int64)
-    best[0, 0] = 0.0
-    if limited:
-        for p in range(1, layers + 1):
-            for j in range(1, rows + 1):
-                for i in range(j):
-                    value = best[p - 1, i] + costs[i, j]
-                    if value < best[p, j]:
-                        best[p, j] = value
-                        parent[p, j] = i
-        layer = min_rungs
-        for p in range(min_rungs, max_rungs + 1):
-            if best[p, rows] < best[layer, rows]:
-                layer = p
-        total = best[layer, rows]
-    else:
-        best[1, 0] = 0.0
-        for j in range(1, rows + 1):
-            for i in range(j):
-                value = best[1, i] + costs[i, j]
-                if value < best[1, j]:
-                    best[1, j] = value
-                    parent[1, j] = i
-        layer = 1
-        total = best[1, rows]
-    if total >= HUGE:
-        return HUGE, 0
+    best = np.full(rows + 1, HUGE)
+    parent = np.full(rows + 1, -1, np.int64)
+    best[0] = 0.0
+    for j in range(1, rows + 1):
+        for i in range(j):
+            if best[i] + costs[i, j] < best[j]:
+                best[j] = best[i] + costs[i, j]
+                parent[j] = i
     count = 0
     j = rows
     while j > 0:
         chosen[count] = j - 1
         count += 1
-        j = parent[layer, j]
-        if limited:
-            layer -= 1
+        j = parent[j]
     chosen[:count] = chosen[:count][::-1].copy()
-    return total, count
+    return best[rows], count
+
+
+@njit(cache=True, nogil=True)
+def cheapest_rows_counted(
+    costs: NDArray[np.float64], min_rungs: int, max_rungs: int, chosen: NDArray[np.int64]
+) -> tuple[float, int]:
+    """The same with min_rungs to max_rungs intervals; (HUGE, 0) where there are not enough rows."""
+    rows = costs.shape[0] - 1
+    best = counted_rows(costs, max_rungs)
+    count = min_rungs
+    for rungs in range(min_rungs, max_rungs + 1):
+        if best[rungs, rows] < best[count, rows]:
+            count = rungs
+    if best[count, rows] >= HUGE:
+        return HUGE, 0
+    j = rows
+    for rungs in range(count, 0, -1):
+        chosen[rungs - 1] = j - 1
+        for i in range(j):
+            # The very sum that counted_rows took the minimum of.
+            if best[rungs - 1, i] + costs[i, j] == best[rungs, j]:
+                j = i
+                break
+    return best[count, rows], count
+
+
+@njit(cache=True, nogil=True)
+def counted_rows(costs: NDArray[np.float64], max_rungs: int) -> NDArray[np.float64]:
+    """Cheapest cover of rows 0..j by exactly p intervals, (max_rungs + 1, rows + 1); HUGE for none."""
+    rows = costs.shape[0] - 1
+    best = np.full((max_rungs + 1, rows + 1), HUGE)
+    best[0, 0] = 0.0
+    for rungs in range(1, max_rungs + 1):
+        for j in range(1, rows + 1):
+            for i in range(j):
+                if best[rungs - 1, i] < HUGE:
+                    best[rungs, j] = min(best[rungs, j], best[rungs - 1, i] + costs[i, j])
+    return best
 
 
 @njit(cache=True, nogil=True)
@@ -223,8 +201,6 @@ def ragged_solution(
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
     multipliers: NDArray[np.float64],
-    column_forced: NDArray[np.bool_],
-    column_out: NDArray[np.bool_],
     chosen: NDArray[np.int64],
     has_rung: NDArray[np.float64],
 ) -> tuple[int, float]:
@@ -252,19 +228,9 @@ def ragged_solution(
         j = row + 1
         for c in range(columns):
             below[c] = cumulative[j, c] - cumulative[i, c]
-            extra[c] = HUGE if column_out[c] else multipliers[j, c] - multipliers[i, c]
+            extra[c] = multipliers[j, c] - multipliers[i, c]
         below[columns] = cumulative[j, columns] - cumulative[i, columns]
-        interval_dp(
-            below,
-            step_seconds[row],
-            price[row],
-            first_column[row],
-            extra,
-            column_forced,
-            best,
-            parent,
-            hull,
-        )
+        interval_dp(below, step_seconds[row], price[row], first_column[row], extra, best, parent, hull)
         c = columns
         while c > 0:
             has_rung[i:j, c - 1] = 1.0

@@ -12,18 +12,21 @@ The ragged solver takes the multipliers as a charge for each rung of an interval
 concave in L; its supergradient is z - mean over rows of z. Limits enter the same way, with multipliers
 >= 0: mu * (variants - max_variants) and nu * (compile seconds - max_compile_seconds).
 
-**Ascent.** Polyak steps, scale * (incumbent - bound) / |gradient|^2, the scale cut and the best multipliers
-restored when the bound stalls. On real histograms the ragged bound starts 0.05 to 0.5 % below the
-optimum, and the multipliers close most of it.
+**Ascent** (`_ascent`). Polyak steps, scale * (incumbent - bound) / |gradient|^2, the scale cut and the best
+multipliers restored when the bound stalls. On real histograms the ragged bound starts 0.05 to 1 % below
+the optimum, and the multipliers leave 0.001 to 0.5 %.
 
-**Incumbent.** Every new set of rows that the relaxation proposes starts an alternation of exact one-axis
-solves (`_axis_kernel`), within the limits.
+**Incumbent** (`_incumbent`). Every new set of rows that the relaxation proposes starts an alternation of exact
+one-axis solves, within the limits.
 
-**Branching.** Best bound first. Where limits bind, first on the number of rungs |S| (the relaxation then keeps
-it exactly), then on the row, or column, that recent relaxed solutions agree on least: a rung or not. A node
-whose rows are all decided is solved exactly by the one-axis solver, so the search is finite, and it
-ends with a proof: every node is either solved exactly or bounded from below by the incumbent, to
-RELATIVE_TOLERANCE.
+**Search** (`_search_kernel`). Depth first over num_seqs ladders from the top, the multipliers fixed: the rungs
+decided share one block ladder exactly, the rows below stay relaxed. Either it finishes, which proves the
+incumbent, or it is given up at a number of nodes and the multipliers are raised further. Where limits
+bind, the range of the number of num_seqs rungs is then split, each half with multipliers of its own: the
+relaxation keeps that number exactly, which closes most of the gap that limits leave.
+
+The search is finite; when all ranges are closed the incumbent is optimal to RELATIVE_TOLERANCE. Out of
+time, the bound is the least of those of the open ranges.
 
 **Ties.** Each variant is charged a tie price so small that all of them together stay below half the tolerance: among
 equal ladders the one with fewer variants wins. Rungs that change nothing are then dropped.
@@ -34,321 +37,181 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ladder_opt.errors import InternalError, SolveError
+from ladder_opt.errors import InternalError
 from ladder_opt.ladder import Ladders
-from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve import _dp_kernel as dp_kernel
+from ladder_opt.solve import _search_kernel as search_kernel
+from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_closed
+from ladder_opt.solve._incumbent import Incumbent
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
-ROOT_ITERATIONS = 400
-NODE_ITERATIONS = 30
-_STALLED_AFTER = 5
-_SCALE_CUT = 0.7
-_MEMORY = 0.9  # of the running averages that branching looks at
-_UNDECIDED = 0.03  # a row used less (or left less) than this is taken as settled, columns come first
-_BUDGET_SLACK = 1e-9
+ASCENT_ITERATIONS = 150
+SEARCH_WORK = 40_000_000
+"""Edges that the first search of a range may look at; each later one may look at four times as many."""
+_MORE_WORK = 4
+_EDGES_BETWEEN_LOOKS = 4_000_000  # at the clock: some milliseconds
+_MAX_EDGE_BYTES = 8 << 30
 
 Progress = Callable[[float, float], None]
 """Called with (objective_seconds, lower_bound_seconds) now and then."""
 
 
-@dataclass(frozen=True)
-class _Node:
-    """A part of the search space, with what is known of it."""
-
-    row_state: NDArray[np.int8]
-    column_state: NDArray[np.int8]
-    min_rungs: int
-    max_rungs: int
-    multipliers: Floats
-    per_variant: float = 0.0
-    per_compile_second: float = 0.0
-    bound: float = -np.inf
-    row_use: Floats = field(default_factory=lambda: np.zeros(0))
-    column_use: Floats = field(default_factory=lambda: np.zeros(0))
-    mean_rungs: float = 1.0
-
-
 class _Search:
-    """State of one solve; `run` does it."""
+    """State of one solve."""
 
-    def __init__(self, problem: LadderProblem, time_limit_seconds: float, progress: Progress | None) -> None:
-        self.problem = problem
-        self.started = time.perf_counter()
-        self.deadline = self.started + time_limit_seconds
+    def __init__(self, incumbent: Incumbent, progress: Progress | None) -> None:
+        self.incumbent = incumbent
         self.progress = progress
-        self.rows, self.columns = problem.shape
-        self.price = problem.restarts * problem.compile_seconds
-        self.max_variants = axis_kernel.NO_LIMIT
-        if problem.limits.max_variants is not None:
-            self.max_variants = problem.limits.max_variants
-        self.max_compiles = axis_kernel.HUGE
-        if problem.limits.max_compile_seconds is not None:
-            self.max_compiles = problem.limits.max_compile_seconds * (1 + _BUDGET_SLACK)
-        self.limited = problem.limits.max_variants is not None or problem.limits.max_compile_seconds is not None
-        self.best_seconds = axis_kernel.HUGE
-        self.best_rows: Integers = np.zeros(0, np.int64)
-        self.best_columns: Integers = np.zeros(0, np.int64)
-        self.tried: set[bytes] = set()
         self.nodes = 0
         self.evaluations = 0
         self.ragged_bound = -np.inf
-        # A typical compile, to bring the gradient of the seconds limit to the scale of the others.
-        self.compile_scale = max(float(problem.compile_seconds.mean()), 1e-300)
 
-    # -- incumbents -----------------------------------------------------------------------------
+    def out_of_time(self) -> bool:
+        return time.perf_counter() > self.incumbent.deadline
 
-    def one_axis(
-        self, along_rows: bool, other: Integers, state: NDArray[np.int8], node: _Node, incumbent: float
-    ) -> tuple[float, Integers]:
-        """The best ladder on one axis against `other`, within the limits; (HUGE, ...) for none."""
-        p = self.problem
-        chosen = np.zeros(len(state), np.int64)
-        data = (p.cumulative, p.step_seconds, self.price, p.compile_seconds, p.first_column)
-        if self.limited:
-            seconds, count = axis_kernel.best_ladder_within(
-                along_rows,
-                *data,
-                other,
-                state,
-                self.max_variants,
-                self.max_compiles,
-                node.per_variant,
-                node.per_compile_second,
-                incumbent,
-                chosen,
-            )
-        else:
-            seconds, count = axis_kernel.best_ladder(along_rows, *data, other, state, chosen)
-        return float(seconds), chosen[:count]
-
-    def improve_from(self, rows: Integers, node: _Node) -> None:
-        """Alternate exact one-axis solves from these rows; keep what is better than the incumbent."""
-        key = rows.tobytes()
-        if key in self.tried:
-            return
-        self.tried.add(key)
-        last = axis_kernel.HUGE
-        while True:
-            seconds, columns = self.one_axis(False, rows, node.column_state, node, axis_kernel.HUGE)
-            if not len(columns):
-                return
-            seconds, rows = self.one_axis(True, columns, node.row_state, node, axis_kernel.HUGE)
-            if not len(rows):
-                return
-            if seconds < self.best_seconds:
-                self.best_seconds, self.best_rows, self.best_columns = seconds, rows, columns
-            if seconds >= last * (1 - 1e-12) or time.perf_counter() > self.deadline:
-                return
-            last = seconds
-
-    def first_incumbents(self, node: _Node) -> None:
-        """Spread rows evenly, in every number of them that is a power of two."""
-        count = 1
-        while True:
-            even = np.unique(np.round(np.linspace(-1, self.rows - 1, min(count, self.rows) + 1)[1:]).astype(np.int64))
-            wanted = np.union1d(even, np.flatnonzero(node.row_state > 0))
-            self.improve_from(wanted, node)
-            if count >= self.rows or time.perf_counter() > self.deadline:
-                break
-            count *= 2
-        if not len(self.best_rows):
-            # The least ladders are feasible (build_problem saw to it): the required rungs alone.
-            self.improve_from(np.flatnonzero(node.row_state > 0), node)
-
-    # -- bounds ---------------------------------------------------------------------------------
-
-    def ascend(self, node: _Node, iterations: int, scale: float) -> _Node:
-        """Raise the node's bound by adjusting multipliers; refresh what branching looks at."""
-        p = self.problem
-        best = node
-        multipliers, mu, nu = node.multipliers, node.per_variant, node.per_compile_second
-        costs = np.empty((self.rows + 1, self.rows + 1))
-        chosen = np.zeros(self.rows, np.int64)
-        has_rung = np.zeros((self.rows, self.columns))
-        row_use = np.zeros(self.rows) if not len(node.row_use) else node.row_use
-        column_use = np.zeros(self.columns) if not len(node.column_use) else node.column_use
-        mean_rungs = node.mean_rungs
-        column_forced = node.column_state > 0
-        column_out = node.column_state < 0
-        cumulative_multipliers = np.zeros((self.rows + 1, self.columns))
-        stalled = 0
-        for _ in range(iterations):
-            np.cumsum(multipliers, axis=0, out=cumulative_multipliers[1:])
-            price = self.price + (mu + nu * p.compile_seconds if self.limited else 0.0)
-            dp_kernel.ragged_costs(
-                p.cumulative,
-                p.step_seconds,
-                price,
-                p.first_column,
-                cumulative_multipliers,
-                node.row_state,
-                column_forced,
-                column_out,
-                costs,
-            )
-            self.evaluations += 1
-            bound, count = dp_kernel.cheapest_rows(costs, node.min_rungs, node.max_rungs, chosen)
-            if count == 0:
-                return replace(node, bound=np.inf)
-            variants, compiles = dp_kernel.ragged_solution(
-                p.cumulative,
-                p.step_seconds,
-                price,
-                p.compile_seconds,
-                p.first_column,
-                cumulative_multipliers,
-                column_forced,
-                column_out,
-                chosen[:count],
-                has_rung,
-            )
-            bound -= self._allowance(mu, nu)
-            row_use = _MEMORY * row_use
-            row_use[chosen[:count]] += 1 - _MEMORY
-            column_use = _MEMORY * column_use + (1 - _MEMORY) * has_rung.mean(axis=0)
-            mean_rungs = _MEMORY * mean_rungs + (1 - _MEMORY) * count
-            self.improve_from(chosen[:count].copy(), node)
-            if bound > best.bound + 1e-12 * abs(bound):
-                best = replace(
-                    best, multipliers=multipliers, per_variant=mu, per_compile_second=nu, bound=float(bound)
-                )
-                stalled = 0
-            else:
-                stalled += 1
-                if stalled >= _STALLED_AFTER:
-                    scale *= _SCALE_CUT
-                    stalled = 0
-                    multipliers, mu, nu = best.multipliers, best.per_variant, best.per_compile_second
-            if self.is_closed(best.bound) or time.perf_counter() > self.deadline:
-                break
-            gradient = has_rung - has_rung.mean(axis=0)
-            over_variants, over_compiles = self._excess(variants, compiles, mu, nu)
-            norm = float((gradient * gradient).sum()) + over_variants**2 + over_compiles**2
-            if norm == 0.0:
-                break
-            step = scale * (self.best_seconds - bound) / norm
-            multipliers = multipliers + step * gradient
-            mu = max(0.0, mu + step * over_variants)
-            nu = max(0.0, nu + step * over_compiles / self.compile_scale)
-        return replace(best, row_use=row_use, column_use=column_use, mean_rungs=mean_rungs)
-
-    def _allowance(self, mu: float, nu: float) -> float:
-        allowance = 0.0
-        if self.problem.limits.max_variants is not None:
-            allowance += mu * self.max_variants
-        if self.problem.limits.max_compile_seconds is not None:
-            allowance += nu * self.max_compiles
-        return allowance
-
-    def _excess(self, variants: int, compiles: float, mu: float, nu: float) -> tuple[float, float]:
-        """Gradient of the limits' multipliers, in variants and in typical compiles."""
-        over_variants = over_compiles = 0.0
-        if self.problem.limits.max_variants is not None:
-            over_variants = float(variants - self.max_variants)
-            if mu <= 0.0:
-                over_variants = max(0.0, over_variants)
-        if self.problem.limits.max_compile_seconds is not None:
-            over_compiles = (compiles - self.max_compiles) / self.compile_scale
-            if nu <= 0.0:
-                over_compiles = max(0.0, over_compiles)
-        return over_variants, over_compiles
-
-    def is_closed(self, bound: float) -> bool:
-        """Whether nothing better than the incumbent can lie above this bound."""
-        return bound >= self.best_seconds - 0.5 * RELATIVE_TOLERANCE * abs(self.best_seconds)
-
-    # -- search ---------------------------------------------------------------------------------
-
-    def root(self) -> _Node:
-        row_state = np.full(self.rows, 1 if self.problem.rows_pinned else 0, np.int8)
-        column_state = np.full(self.columns, 1 if self.problem.columns_pinned else 0, np.int8)
-        row_state[-1] = column_state[-1] = 1
-        return _Node(
-            row_state=row_state,
-            column_state=column_state,
-            min_rungs=1,
-            max_rungs=min(self.rows, self.max_variants),
-            multipliers=np.zeros((self.rows, self.columns)),
-        )
-
-    def solve_exactly(self, node: _Node) -> bool:
-        """Solve a node with one axis decided; False if neither is."""
-        for along_rows, state, decided in (
-            (False, node.column_state, node.row_state),
-            (True, node.row_state, node.column_state),
-        ):
-            if (decided == 0).any():
-                continue
-            fixed = np.flatnonzero(decided > 0)
-            seconds, chosen = self.one_axis(along_rows, fixed, state, node, self.best_seconds)
-            if len(chosen) and seconds < self.best_seconds:
-                self.best_seconds = seconds
-                self.best_rows, self.best_columns = (chosen, fixed) if along_rows else (fixed, chosen)
-            return True
-        return False
-
-    def children(self, node: _Node) -> list[_Node]:
-        if self.limited and node.min_rungs < node.max_rungs:
-            middle = int(min(max(np.floor(node.mean_rungs), node.min_rungs), node.max_rungs - 1))
-            return [replace(node, max_rungs=middle), replace(node, min_rungs=middle + 1)]
-        rows_open = np.where(node.row_state == 0, np.minimum(node.row_use, 1 - node.row_use), -1.0)
-        columns_open = np.where(node.column_state == 0, np.minimum(node.column_use, 1 - node.column_use), -1.0)
-        on_rows = rows_open.max() > _UNDECIDED or columns_open.max() <= 0.0
-        made = []
-        for value in (1, -1):
-            row_state, column_state = node.row_state.copy(), node.column_state.copy()
-            if on_rows:
-                row_state[int(rows_open.argmax())] = value
-            else:
-                column_state[int(columns_open.argmax())] = value
-            rungs = int((row_state > 0).sum())
-            if rungs > node.max_rungs or int((row_state >= 0).sum()) < node.min_rungs:
-                continue
-            if rungs == node.max_rungs:
-                row_state[row_state == 0] = -1
-            made.append(replace(node, row_state=row_state, column_state=column_state))
-        return made
+    def raise_bound(self, relaxation: Relaxation, iterations: int) -> Relaxation:
+        better, solved = ascend(relaxation, self.incumbent, iterations)
+        self.evaluations += solved
+        return better
 
     def run(self) -> tuple[float, bool]:
         """Search until proven or out of time; return (lower bound, proven)."""
-        root = self.root()
-        self.first_incumbents(root)
-        if self.solve_exactly(root):
-            if not len(self.best_rows):
-                raise SolveError("the limits and pinned rungs leave no ladder")
-            self.ragged_bound = self.best_seconds
-            return self.best_seconds, True
-        first = self.ascend(root, 1, 1.0)
+        incumbent = self.incumbent
+        rows = incumbent.problem.shape[0]
+        first = root_relaxation(incumbent)
+        first = self.raise_bound(first, 1)
         self.ragged_bound = first.bound
-        if not len(self.best_rows):
-            raise InternalError("no ladder within limits that were found feasible")
-        root = self.ascend(first, ROOT_ITERATIONS, 1.0)
-        heap: list[tuple[float, int, _Node]] = [(root.bound, 0, root)]
+        heap = [(first.bound, 0, 0, first)]
         pushed = 1
         while heap:
-            bound, _, node = heapq.heappop(heap)
-            if self.is_closed(bound):
-                return min(bound, self.best_seconds), True
-            if time.perf_counter() > self.deadline:
+            bound, _, tries, relaxation = heapq.heappop(heap)
+            if is_closed(bound, incumbent):
+                break
+            if self.out_of_time():
                 return bound, False
-            self.nodes += 1
             if self.progress is not None:
-                self.progress(self.best_seconds, bound)
-            for child in self.children(node):
-                if self.solve_exactly(child):
-                    continue
-                bounded = self.ascend(child, NODE_ITERATIONS, 0.5)
-                if not self.is_closed(bounded.bound):
-                    heapq.heappush(heap, (bounded.bound, pushed, bounded))
+                self.progress(incumbent.seconds, bound)
+            relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
+            if is_closed(relaxation.bound, incumbent):
+                continue
+            reached = self.search(relaxation, SEARCH_WORK * _MORE_WORK**tries)
+            if reached is None:
+                continue
+            parts = [replace(relaxation, bound=max(reached, relaxation.bound), scale=max(0.3, relaxation.scale))]
+            if incumbent.limited and relaxation.min_rungs < relaxation.max_rungs:
+                middle = int(np.clip(relaxation.mean_rungs, relaxation.min_rungs, relaxation.max_rungs - 1))
+                parts = [
+                    replace(parts[0], max_rungs=middle),
+                    replace(parts[0], min_rungs=middle + 1),
+                ]
+            else:
+                tries += 1
+            for part in parts:
+                if part.min_rungs <= rows:
+                    heapq.heappush(heap, (part.bound, pushed, tries, part))
                     pushed += 1
-        return self.best_seconds, True
+        return incumbent.seconds, True
+
+    def search(self, relaxation: Relaxation, work: int) -> float | None:
+        """Search a range to its end (None), or as far as `work` edges and the time go (the bound then)."""
+        incumbent = self.incumbent
+        p = incumbent.problem
+        rows, columns = p.shape
+        depths = min(rows, relaxation.max_rungs) + 1
+        if depths * (columns + 1) ** 2 * 8 > _MAX_EDGE_BYTES:
+            return relaxation.bound
+        costs = interval_costs(relaxation, incumbent)
+        to_go = _cost_to_go(costs, relaxation.min_rungs, relaxation.max_rungs)
+        allowance = relaxation.allowance(incumbent)
+        limits = np.array(
+            [
+                0.5 * RELATIVE_TOLERANCE,
+                allowance,
+                float(incumbent.limited),
+                float(incumbent.max_variants),
+                incumbent.max_compiles,
+                relaxation.per_variant,
+                relaxation.per_compile_second,
+            ]
+        )
+        edges = np.empty((depths, columns + 1, columns + 1))  # pages are only touched as deep as it goes
+        edges[0] = 0.0
+        position = np.zeros(rows + 1, np.int64)
+        next_child = np.zeros(rows + 1, np.int64)
+        path_seconds = np.zeros(rows + 1)
+        state = np.zeros(search_kernel.STATE_SLOTS, np.int64)
+        position[0], next_child[0] = rows, rows - 1
+        best = np.array([incumbent.seconds])
+        best_rows = np.zeros(rows, np.int64)
+        edges_of_node = columns * columns // 2 + 1
+        finished = False
+        while not finished and state[search_kernel.NODES] * edges_of_node < work and not self.out_of_time():
+            finished = search_kernel.search(
+                p.cumulative,
+                p.step_seconds,
+                incumbent.price,
+                relaxation.price(incumbent),
+                p.compile_seconds,
+                p.first_column,
+                relaxation.cumulative_multipliers(),
+                costs,
+                to_go,
+                limits,
+                max(1, _EDGES_BETWEEN_LOOKS // edges_of_node),
+                edges,
+                position,
+                next_child,
+                path_seconds,
+                state,
+                best,
+                best_rows,
+            )
+            if self.progress is not None:
+                self.progress(float(best[0]), relaxation.bound)
+        self.nodes += int(state[search_kernel.NODES])
+        if state[search_kernel.BEST_COUNT]:
+            self._take(best_rows[: state[search_kernel.BEST_COUNT]], relaxation)
+        if finished:
+            return None
+        left = search_kernel.open_bound(
+            costs, to_go, position, next_child, path_seconds, int(state[search_kernel.DEPTH])
+        )
+        return min(float(left) - allowance, incumbent.seconds)
+
+    def _take(self, rows: Integers, relaxation: Relaxation) -> None:
+        seconds, columns = self.incumbent.one_axis(
+            False,
+            rows,
+            per_variant=relaxation.per_variant,
+            per_compile_second=relaxation.per_compile_second,
+        )
+        self.incumbent.offer(seconds, rows.copy(), columns)
+
+
+def root_relaxation(incumbent: Incumbent) -> Relaxation:
+    """No multipliers, any number of rungs that the limits leave: the ragged problem."""
+    rows, _ = incumbent.problem.shape
+    return Relaxation(
+        min_rungs=1,
+        max_rungs=min(rows, incumbent.max_variants),
+        multipliers=np.zeros(incumbent.problem.shape),
+    )
+
+
+def _cost_to_go(costs: Floats, min_rungs: int, max_rungs: int) -> Floats:
+    """[d, j]: cheapest cover of rows 0..j below d rungs, so that the total stays in the range."""
+    rows = costs.shape[0] - 1
+    counted = dp_kernel.counted_rows(costs, max_rungs)
+    to_go = np.full((rows + 2, rows + 1), dp_kernel.HUGE)
+    for above in range(1, min(max_rungs, rows) + 1):
+        low, high = max(0, min_rungs - above), max_rungs - above
+        to_go[above] = counted[low : high + 1].min(axis=0)
+    return to_go
 
 
 def solve_product(
@@ -357,23 +220,30 @@ def solve_product(
     """Find the best pair of ladders, and prove it or state the gap.
 
     Args:
-        problem: the instance.
+        problem: the instance, feasible as `build_problem` leaves it.
         time_limit_seconds: when to stop; the result is then FEASIBLE with the bound reached.
         progress: told of bounds now and then.
-
-    Raises:
-        SolveError: limits and pins leave no ladder.
     """
-    search = _Search(problem, time_limit_seconds, progress)
-    search.first_incumbents(search.root())
-    tie_price = 0.25 * RELATIVE_TOLERANCE * abs(search.best_seconds) / (search.rows * search.columns)
-    search = _Search(problem, time_limit_seconds, progress)
-    search.price = search.price + tie_price
-    bound, proven = search.run()
-    row_rungs, column_rungs = _without_idle_rungs(problem, search.best_rows, search.best_columns)
+    started = time.perf_counter()
+    deadline = started + time_limit_seconds
+    price = problem.restarts * problem.compile_seconds
+    if problem.rows_pinned or problem.columns_pinned:
+        incumbent = _solve_pinned(problem, price, deadline)
+        search = _Search(incumbent, progress)
+        bound, proven = incumbent.seconds, True
+        search.ragged_bound = bound
+    else:
+        rough = Incumbent(problem, price, deadline)
+        rough.start()
+        tie_price = 0.25 * RELATIVE_TOLERANCE * abs(rough.seconds) / (problem.shape[0] * problem.shape[1])
+        incumbent = Incumbent(problem, price + tie_price, deadline)
+        incumbent.improve_from(rough.rows)
+        search = _Search(incumbent, progress)
+        bound, proven = search.run()
+    if not len(incumbent.rows) or not len(incumbent.columns):
+        raise InternalError("no ladder within limits that were found feasible")
+    row_rungs, column_rungs = _without_idle_rungs(problem, incumbent.rows, incumbent.columns)
     objective = _objective(problem, row_rungs, column_rungs)
-    # The tie price is in the bound as well, and worth at most a quarter of the tolerance.
-    lower = min(bound, objective)
     return SolveResult(
         ladders=Ladders(
             tuple(int(s) for s in problem.rows[row_rungs]), tuple(int(m) for m in problem.columns[column_rungs])
@@ -381,33 +251,51 @@ def solve_product(
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         stop_reason=StopReason.PROVEN if proven else StopReason.TIME_LIMIT,
         objective_seconds=objective,
-        lower_bound_seconds=max(0.0, lower),
+        lower_bound_seconds=objective if proven else max(0.0, min(bound, objective)),
         ragged_bound_seconds=max(0.0, min(search.ragged_bound, objective)),
         nodes=search.nodes,
         bound_evaluations=search.evaluations,
-        solve_seconds=time.perf_counter() - search.started,
+        solve_seconds=time.perf_counter() - started,
     )
+
+
+def _solve_pinned(problem: LadderProblem, price: Floats, deadline: float) -> Incumbent:
+    """With one axis given, the other is one exact path; with both, there is nothing to choose."""
+    tie = 0.25 * RELATIVE_TOLERANCE * float(price.max() + problem.step_seconds.max()) / price.size
+    incumbent = Incumbent(problem, price + tie, deadline)
+    every_row, every_column = (np.arange(size) for size in problem.shape)
+    if problem.rows_pinned and problem.columns_pinned:
+        incumbent.offer(_objective(problem, every_row, every_column), every_row, every_column)
+    elif problem.rows_pinned:
+        seconds, columns = incumbent.one_axis(False, every_row)
+        incumbent.offer(seconds, every_row, columns)
+    else:
+        seconds, rows = incumbent.one_axis(True, every_column)
+        incumbent.offer(seconds, rows, every_column)
+    return incumbent
 
 
 def ragged_bound(problem: LadderProblem) -> float:
     """The relaxation without multipliers: every num_seqs rung has a block ladder of its own."""
-    search = _Search(problem, time_limit_seconds=np.inf, progress=None)
-    return max(0.0, search.ascend(search.root(), 1, 1.0).bound)
+    incumbent = Incumbent(problem, problem.restarts * problem.compile_seconds, deadline=np.inf)
+    costs = interval_costs(root_relaxation(incumbent), incumbent)
+    seconds, _ = dp_kernel.cheapest_rows(costs, np.zeros(problem.shape[0], np.int64))
+    return max(0.0, float(seconds))
 
 
 def _objective(problem: LadderProblem, rows: Integers, columns: Integers) -> float:
     corners = problem.cumulative[np.r_[0, rows + 1]][:, np.r_[0, columns + 1]]
     steps = np.diff(np.diff(corners, axis=0), axis=1)
     cells = np.ix_(rows, columns)
-    below = np.r_[-1, columns[:-1]][None, :]
-    opens = below < problem.first_column[cells]
+    opens = _opens(problem, rows, columns)
     compiles = float((problem.compile_seconds[cells] * opens).sum())
     return float((steps * problem.step_seconds[cells]).sum()) + problem.restarts * compiles
 
 
-def _variants(problem: LadderProblem, rows: Integers, columns: Integers) -> int:
+def _opens(problem: LadderProblem, rows: Integers, columns: Integers) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Whether each rung pair is the lowest of its variant in the ladders."""
     below = np.r_[-1, columns[:-1]][None, :]
-    return int((below < problem.first_column[np.ix_(rows, columns)]).sum())
+    return np.asarray(below < problem.first_column[np.ix_(rows, columns)])
 
 
 def _without_idle_rungs(
@@ -415,7 +303,7 @@ def _without_idle_rungs(
 ) -> tuple[Integers, Integers]:
     """Drop rungs that neither seconds nor variants need: a tie goes to fewer rungs."""
     objective = _objective(problem, rows, columns)
-    variants = _variants(problem, rows, columns)
+    variants = int(_opens(problem, rows, columns).sum())
     allowed = objective + 1e-13 * abs(objective)
     for axis, pinned in ((0, problem.rows_pinned), (1, problem.columns_pinned)):
         if pinned:
@@ -423,6 +311,7 @@ def _without_idle_rungs(
         for rung in (rows, columns)[axis][:-1]:
             trial = [rows, columns]
             trial[axis] = trial[axis][trial[axis] != rung]
-            if _variants(problem, trial[0], trial[1]) <= variants and _objective(problem, *trial) <= allowed:
+            fewer = int(_opens(problem, *trial).sum()) <= variants
+            if fewer and _objective(problem, *trial) <= allowed:
                 rows, columns = trial
     return rows, columns

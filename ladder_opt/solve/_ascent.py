@@ -1,0 +1,172 @@
+"""Lower bounds from the ragged relaxation, raised by multipliers; see `_product` for the mathematics."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ladder_opt.solve import _dp_kernel as dp_kernel
+from ladder_opt.solve._incumbent import Incumbent
+from ladder_opt.solve.problem import Floats
+from ladder_opt.solve.result import RELATIVE_TOLERANCE
+
+_STALLED_AFTER = 5
+_SCALE_CUT = 0.7
+_LEAST_SCALE = 1e-3
+_MEMORY = 0.9  # of the running mean of the number of rungs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaxation:
+    """A range of the number of num_seqs rungs, with the best multipliers known for it.
+
+    Attributes:
+        min_rungs: at least so many num_seqs rungs.
+        max_rungs: at most so many.
+        multipliers: float64 (rows, columns), seconds charged for the rung in that row's ladder; sums over
+            rows are 0.
+        per_variant: multiplier of the limit on variants, >= 0.
+        per_compile_second: multiplier of the limit on compile seconds, >= 0.
+        bound: seconds that no ladders in the range go below, -inf before the first ascent.
+        scale: step length of the ascent, relative to Polyak's.
+        mean_rungs: rungs of recent relaxed solutions.
+    """
+
+    min_rungs: int
+    max_rungs: int
+    multipliers: Floats
+    per_variant: float = 0.0
+    per_compile_second: float = 0.0
+    bound: float = -np.inf
+    scale: float = 1.0
+    mean_rungs: float = 1.0
+
+    def cumulative_multipliers(self) -> Floats:
+        """(rows + 1, columns): differences are the charges of an interval of rows."""
+        rows, columns = self.multipliers.shape
+        cumulative = np.zeros((rows + 1, columns))
+        np.cumsum(self.multipliers, axis=0, out=cumulative[1:])
+        return cumulative
+
+    def price(self, incumbent: Incumbent) -> Floats:
+        """Seconds a variant costs, the limits' multipliers included."""
+        if not incumbent.limited:
+            return incumbent.price
+        return incumbent.price + self.per_variant + self.per_compile_second * incumbent.problem.compile_seconds
+
+    def allowance(self, incumbent: Incumbent) -> float:
+        """What the limits allow, at their multipliers: to be taken off a priced sum."""
+        limits = incumbent.problem.limits
+        allowance = 0.0
+        if limits.max_variants is not None:
+            allowance += self.per_variant * incumbent.max_variants
+        if limits.max_compile_seconds is not None:
+            allowance += self.per_compile_second * incumbent.max_compiles
+        return allowance
+
+
+def is_closed(bound: float, incumbent: Incumbent) -> bool:
+    """Whether nothing better than the incumbent can lie above this bound."""
+    return bound >= incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
+
+
+def interval_costs(relaxation: Relaxation, incumbent: Incumbent) -> Floats:
+    """Cheapest charged block ladder of every interval of rows."""
+    p = incumbent.problem
+    costs = np.empty((p.shape[0] + 1, p.shape[0] + 1))
+    dp_kernel.ragged_costs(
+        p.cumulative,
+        p.step_seconds,
+        relaxation.price(incumbent),
+        p.first_column,
+        relaxation.cumulative_multipliers(),
+        costs,
+    )
+    return costs
+
+
+def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Relaxation, int]:
+    """Raise the bound; every new set of rows on the way is tried as an incumbent.
+
+    Returns:
+        The best relaxation, and how many were solved.
+    """
+    p = incumbent.problem
+    rows, columns = p.shape
+    counted = start.min_rungs > 1 or start.max_rungs < rows
+    best = current = start
+    scale = start.scale
+    mean_rungs = start.mean_rungs
+    stalled = 0
+    chosen = np.zeros(rows, np.int64)
+    has_rung = np.zeros((rows, columns))
+    solved = 0
+    # A typical compile brings the gradient of the limit in seconds to the scale of the others.
+    typical = max(float(p.compile_seconds.mean()), 1e-300)
+    while solved < iterations and scale > _LEAST_SCALE:
+        costs = interval_costs(current, incumbent)
+        if counted:
+            seconds, count = dp_kernel.cheapest_rows_counted(costs, start.min_rungs, start.max_rungs, chosen)
+        else:
+            seconds, count = dp_kernel.cheapest_rows(costs, chosen)
+        solved += 1
+        bound = float(seconds) - current.allowance(incumbent)
+        variants, compiles = dp_kernel.ragged_solution(
+            p.cumulative,
+            p.step_seconds,
+            current.price(incumbent),
+            p.compile_seconds,
+            p.first_column,
+            current.cumulative_multipliers(),
+            chosen[:count],
+            has_rung,
+        )
+        mean_rungs = _MEMORY * mean_rungs + (1 - _MEMORY) * count
+        incumbent.improve_from(
+            chosen[:count].copy(),
+            per_variant=current.per_variant,
+            per_compile_second=current.per_compile_second,
+        )
+        if bound > best.bound + 1e-12 * abs(bound):
+            best = replace(current, bound=bound)
+            stalled = 0
+        else:
+            stalled += 1
+            if stalled >= _STALLED_AFTER:
+                scale *= _SCALE_CUT
+                stalled = 0
+                current = best
+        if is_closed(best.bound, incumbent) or time.perf_counter() > incumbent.deadline:
+            break
+        gradient = has_rung - has_rung.mean(axis=0)
+        over_variants, over_compiles = _excess(current, incumbent, variants, compiles / typical, typical)
+        norm = float((gradient * gradient).sum()) + over_variants**2 + over_compiles**2
+        if norm == 0.0:
+            break
+        step = scale * (incumbent.seconds - bound) / norm
+        current = replace(
+            current,
+            multipliers=current.multipliers + step * gradient,
+            per_variant=max(0.0, current.per_variant + step * over_variants),
+            per_compile_second=max(0.0, current.per_compile_second + step * over_compiles / typical),
+        )
+    return replace(best, scale=scale, mean_rungs=mean_rungs), solved
+
+
+def _excess(
+    relaxation: Relaxation, incumbent: Incumbent, variants: float, compiles: float, typical: float
+) -> tuple[float, float]:
+    """Gradient of the limits' multipliers, in variants and in typical compiles; 0 where it would go below 0."""
+    limits = incumbent.problem.limits
+    over_variants = over_compiles = 0.0
+    if limits.max_variants is not None:
+        over_variants = variants - incumbent.max_variants
+        if relaxation.per_variant <= 0.0:
+            over_variants = max(0.0, over_variants)
+    if limits.max_compile_seconds is not None:
+        over_compiles = compiles - incumbent.max_compiles / typical
+        if relaxation.per_compile_second <= 0.0:
+            over_compiles = max(0.0, over_compiles)
+    return over_variants, over_compiles

@@ -1,0 +1,185 @@
+"""Depth-first search over num_seqs ladders in numba, bounded by fixed multipliers.
+
+A node is a ladder's upper part: rungs row_1 > row_2 > ... > row_d from the top, so all rows above position
+j = row_d's lower end are padded. Those intervals share one block ladder *exactly*: their edge costs
+(a -> c) are added up and the cheapest path taken. The rows below stay relaxed, at the cost `to_go`,
+which the ragged bound gives. With the multipliers charged on both sides,
+
+    bound(node) = min over block ladders of (cost of the upper part + its charges) + to_go[d, j].
+
+*Valid:* for any product ladders below the node, the charges of upper and lower rows cancel (they add up to 0
+for every column), the first term is at most the upper part's true cost plus charges, the second at most
+the lower part's. At a full ladder (j = 0) the charges are 0 and the bound is the exact cost.
+
+A child is first tested with parent's path + its own cheapest interval + to_go, which costs nothing
+(a minimum of a sum is no less than the sum of the minima); only survivors pay for the path.
+
+Branch and bound with multipliers adjusted at every node was tried first: at a root gap of 0.2 % it had not
+finished 1,900 nodes in 20 s where this search finishes in 10 ms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ladder_opt.solve._axis_kernel import best_ladder_within
+
+HUGE = 1e300
+# Slots of the state.
+DEPTH, NODES, BEST_COUNT, STATE_SLOTS = range(4)
+
+
+@njit(cache=True, nogil=True)
+def _add_interval(
+    i: int,
+    j: int,
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    extra: NDArray[np.float64],
+    edges: NDArray[np.float64],
+    summed: NDArray[np.float64],
+    best: NDArray[np.float64],
+) -> float:
+    """summed = edges + those of rows (i, j]; return the cheapest path's seconds, charges included."""
+    columns = extra.size
+    t = step_seconds[j - 1]
+    first = first_column[j - 1]
+    opening = price[j - 1]
+    best[0] = 0.0
+    for c in range(1, columns + 1):
+        at = cumulative[j, c] - cumulative[i, c]
+        least = HUGE
+        for a in range(c):
+            seconds = edges[c, a] + (at - (cumulative[j, a] - cumulative[i, a])) * t[c - 1]
+            if a <= first[c - 1]:
+                seconds += opening[c - 1]
+            summed[c, a] = seconds
+            least = min(least, best[a] + seconds)
+        best[c] = least + extra[c - 1]
+    return best[columns]
+
+
+@njit(cache=True, nogil=True)
+def search(
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    base_price: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    multipliers: NDArray[np.float64],
+    interval_costs: NDArray[np.float64],
+    to_go: NDArray[np.float64],
+    limits: NDArray[np.float64],
+    max_nodes: int,
+    edges: NDArray[np.float64],
+    position: NDArray[np.int64],
+    next_child: NDArray[np.int64],
+    path_seconds: NDArray[np.float64],
+    state: NDArray[np.int64],
+    incumbent: NDArray[np.float64],
+    best_rows: NDArray[np.int64],
+) -> bool:
+    """Go on with the search for at most max_nodes nodes; return whether it is finished.
+
+    Args:
+        base_price: (rows, columns) seconds that a variant costs the objective.
+        price: the same with the limits' multipliers added.
+        multipliers: (rows + 1, columns) cumulative.
+        interval_costs: (rows + 1, rows + 1) at these multipliers and prices.
+        to_go: (rows + 1, rows + 1): [d, j] is the cheapest cover of rows 0..j below d rungs.
+        limits: relative tolerance, limits' allowance in seconds, whether limits bind (1 or 0), max_variants,
+            max_compile_seconds, and the multipliers of the last two.
+        edges: (rows + 1, columns + 1, columns + 1) work; [0] has to be 0.
+        position: (rows + 1,) the lower end of each depth. Modified in place.
+        next_child: (rows + 1,) the next lower end to try. Modified in place.
+        path_seconds: (rows + 1,) cheapest path of the upper part. Modified in place.
+        state: slots above. Modified in place.
+        incumbent: (1,) the best objective. Modified in place.
+        best_rows: (rows,) its rows, ascending. Modified in place.
+    """
+    rows, columns = step_seconds.shape
+    tolerance, allowance, limited = limits[0], limits[1], limits[2] > 0.0
+    extra = np.empty(columns)
+    work = np.empty(columns + 1)
+    chosen = np.empty(columns, np.int64)
+    depth = state[DEPTH]
+    until = state[NODES] + max_nodes
+    threshold = incumbent[0] - tolerance * abs(incumbent[0]) + allowance
+    while depth >= 0:
+        i = next_child[depth]
+        if i < 0:
+            depth -= 1
+            continue
+        if state[NODES] >= until:
+            break
+        next_child[depth] = i - 1
+        j = position[depth]
+        rest = to_go[depth + 1, i]
+        if path_seconds[depth] + interval_costs[i, j] + rest >= threshold:
+            continue
+        state[NODES] += 1
+        for c in range(columns):
+            extra[c] = multipliers[rows, c] - multipliers[i, c]
+        seconds = _add_interval(
+            i, j, cumulative, step_seconds, price, first_column, extra, edges[depth], edges[depth + 1], work
+        )
+        if seconds + rest >= threshold:
+            continue
+        if i > 0:
+            depth += 1
+            position[depth] = i
+            next_child[depth] = i - 1
+            path_seconds[depth] = seconds
+            continue
+        count = depth + 1
+        ladder = np.empty(count, np.int64)
+        for level in range(count):
+            ladder[count - 1 - level] = position[level] - 1
+        if limited:
+            seconds, found = best_ladder_within(
+                False,
+                cumulative,
+                step_seconds,
+                base_price,
+                compile_seconds,
+                first_column,
+                ladder,
+                int(limits[3]),
+                limits[4],
+                limits[5],
+                limits[6],
+                incumbent[0],
+                chosen,
+            )
+            if found == 0:
+                continue
+        if seconds < incumbent[0]:
+            incumbent[0] = seconds
+            state[BEST_COUNT] = count
+            best_rows[:count] = ladder
+            threshold = incumbent[0] - tolerance * abs(incumbent[0]) + allowance
+    state[DEPTH] = depth
+    return depth < 0
+
+
+@njit(cache=True, nogil=True)
+def open_bound(
+    interval_costs: NDArray[np.float64],
+    to_go: NDArray[np.float64],
+    position: NDArray[np.int64],
+    next_child: NDArray[np.int64],
+    path_seconds: NDArray[np.float64],
+    depth: int,
+) -> float:
+    """Least bound of what an unfinished search has not looked at (the limits' allowance not yet off)."""
+    least = HUGE
+    for level in range(depth + 1):
+        for i in range(next_child[level] + 1):
+            value = path_seconds[level] + interval_costs[i, position[level]] + to_go[level + 1, i]
+            least = min(least, value)
+    return least
