@@ -10,6 +10,7 @@ from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 
 _BUDGET_SLACK = 1e-9
+_DETOUR = 1.003  # an alternation within limits may pass through ladders this much dearer than the best
 
 
 class Incumbent:
@@ -41,7 +42,7 @@ class Incumbent:
     def one_axis(
         self, along_rows: bool, other: Integers, *, per_variant: float = 0.0, per_compile_second: float = 0.0
     ) -> tuple[float, Integers]:
-        """The best ladder on one axis against `other`, within the limits; empty where there is none.
+        """The best ladder on one axis against `other`; empty where the limits leave none worth having.
 
         The multipliers are those of the limits; any value gives the same answer, a good one sooner.
         """
@@ -56,7 +57,7 @@ class Incumbent:
                 self.max_compiles,
                 per_variant,
                 per_compile_second,
-                axis_kernel.HUGE,
+                min(axis_kernel.HUGE, self.seconds * _DETOUR),
                 chosen,
             )
         else:
@@ -81,6 +82,8 @@ class Incumbent:
             if not len(columns):
                 return
             seconds, rows = self.one_axis(True, columns, **prices)
+            if not len(rows):
+                return
             self.offer(seconds, rows, columns)
             if seconds >= last * (1 - 1e-12):
                 return
