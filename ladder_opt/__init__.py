@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from ladder_opt.occupancy.replay import Replay, simulate
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
     from ladder_opt.plan.export import export_plan
+    from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
-    from ladder_opt.plan.tune import ReplayOptions, SolveOptions, evaluate, tune
+    from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
@@ -49,9 +50,9 @@ _MODULE_OF = {
     "Limits": "solve.problem",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
-    "ReplayOptions": "plan.tune",
+    "ReplayOptions": "plan.options",
     "SolveError": "errors",
-    "SolveOptions": "plan.tune",
+    "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
     "Trace": "trace.table",
     "UsageError": "errors",

@@ -112,13 +112,18 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         raise InputError(
-            getattr(error, "problem", None) or "text that is no YAML", "a vLLM serve YAML", path=path, line=line
+            getattr(error, "problem", None) or "text that is no YAML",
+            "a vLLM serve YAML",
+            path=path,
+            line=line,
         ) from None
     if isinstance(loaded, dict) and isinstance(loaded.get("engine"), dict):
         loaded = loaded["engine"]  # a plan file holds one too
     if not isinstance(loaded, dict):
         raise InputError(type(loaded).__name__, "a mapping of engine settings", path=path)
-    names = {field.name: field.name for field in fields(Engine)} | {"num_gpu_blocks_override": "num_kv_blocks"}
+    names = {field.name: field.name for field in fields(Engine)} | {
+        "num_gpu_blocks_override": "num_kv_blocks"
+    }
     settings: dict[str, int | None] = {}
     for key, value in loaded.items():
         name = names.get(str(key).replace("-", "_"))

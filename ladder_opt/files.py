@@ -53,7 +53,9 @@ def read_text(path: str | Path, *, max_bytes: int, what: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"byte 0x{data[error.start]:02x} at {error.start}", f"{what} in UTF-8", path=path) from None
+        raise InputError(
+            f"byte 0x{data[error.start]:02x} at {error.start}", f"{what} in UTF-8", path=path
+        ) from None
 
 
 @contextlib.contextmanager
@@ -69,7 +71,9 @@ def replace_when_whole(path: str | Path) -> Iterator[Path]:
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     except OSError as error:
-        raise InputError(error.strerror or str(error), "a folder that can be written", path=target.parent) from None
+        raise InputError(
+            error.strerror or str(error), "a folder that can be written", path=target.parent
+        ) from None
     part = Path(name)
     try:
         os.close(handle)
@@ -82,7 +86,9 @@ def replace_when_whole(path: str | Path) -> Iterator[Path]:
         try:
             part.replace(target)
         except OSError as error:
-            raise InputError(error.strerror or str(error), "a path that can be written", path=target) from None
+            raise InputError(
+                error.strerror or str(error), "a path that can be written", path=target
+            ) from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +23,9 @@ class Ladder:
     def __post_init__(self) -> None:
         for low, high in zip((0, *self.rungs), self.rungs, strict=False):
             if isinstance(high, bool) or not isinstance(high, int) or high <= low:
-                raise UsageError(f"ladder {list(self.rungs)}: found {high!r} after {low}, expected a larger integer")
+                raise UsageError(
+                    f"ladder {list(self.rungs)}: found {high!r} after {low}, expected a larger integer"
+                )
 
     def smallest_at_least(self, size: int) -> int | None:
         """The rung that `size` is padded to; None past the last one."""
@@ -33,7 +35,7 @@ class Ladder:
     def __len__(self) -> int:
         return len(self.rungs)
 
-    def __iter__(self) -> Iterable[int]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[int]:
         return iter(self.rungs)
 
 
@@ -86,7 +88,9 @@ def parse_rungs(text: str, *, option: str) -> list[int]:
         try:
             rungs.append(int(entry))
         except ValueError:
-            raise UsageError(f"{option}: found {entry!r} in {text!r}, expected integers such as 4,8,32") from None
+            raise UsageError(
+                f"{option}: found {entry!r} in {text!r}, expected integers such as 4,8,32"
+            ) from None
     return rungs
 
 

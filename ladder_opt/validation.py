@@ -36,7 +36,11 @@ def load_json_object(text: str, *, path: str | Path | None, what: str) -> dict[s
     except json.JSONDecodeError as error:
         found = shown(text[error.pos : error.pos + 20]) if error.pos < len(text) else "the end of the file"
         raise InputError(
-            f"{found} ({error.msg})", f"{what} in JSON", path=path, line=error.lineno, column=f"column {error.colno}"
+            f"{found} ({error.msg})",
+            f"{what} in JSON",
+            path=path,
+            line=error.lineno,
+            column=f"column {error.colno}",
         ) from None
     except InputError:
         raise

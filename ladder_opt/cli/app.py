@@ -18,7 +18,7 @@ EXIT_DONE, EXIT_WARNED, EXIT_BAD_INPUT, EXIT_OUR_BUG, EXIT_INTERRUPTED = 0, 1, 2
 
 app = typer.Typer(
     name="ladder-opt",
-    help="Bucket ladders for vLLM's batched decode attention on IBM Spyre, from request traces, proven optimal.",
+    help="Bucket ladders for vLLM's batched decode attention on IBM Spyre, proven from request traces.",
     no_args_is_help=False,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -53,27 +53,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
         sys.stdout.flush()
-    except InternalError as error:
-        return _complain(f"{error} (a bug of ladder-opt: please report it)", EXIT_OUR_BUG)
-    except LadderOptError as error:
-        return _complain(str(error), EXIT_BAD_INPUT)
     except BrokenPipeError:
         # Whoever read our output has enough; what is left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted: nothing was written", EXIT_INTERRUPTED)
-    except OSError as error:
-        return _complain(f"{error.filename or 'output'}: {error.strerror or error}", EXIT_BAD_INPUT)
-    except MemoryError:
-        return _complain("out of memory", EXIT_BAD_INPUT)
     except Exception as error:
-        # Typer's own usage errors; its classes moved between releases, what they offer did not.
-        message = getattr(error, "format_message", None)
+        message, code = _explain(error)
         if message is None:
             raise
-        return _complain(message(), EXIT_BAD_INPUT)
+        return _complain(message, code)
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _explain(error: Exception) -> tuple[str | None, int]:
+    """What to say of an error, and the exit code; (None, ...) for what nobody foresaw."""
+    if isinstance(error, InternalError):
+        return f"{error} (a bug of ladder-opt: please report it)", EXIT_OUR_BUG
+    if isinstance(error, LadderOptError):
+        return str(error), EXIT_BAD_INPUT
+    if isinstance(error, OSError):
+        return f"{error.filename or 'output'}: {error.strerror or error}", EXIT_BAD_INPUT
+    if isinstance(error, MemoryError):
+        return "out of memory", EXIT_BAD_INPUT
+    # Typer's own usage errors: its classes moved between releases, what they offer did not.
+    format_message = getattr(error, "format_message", None)
+    return (None if format_message is None else str(format_message())), EXIT_BAD_INPUT
 
 
 def _complain(message: str, code: int) -> int:

@@ -18,7 +18,9 @@ from ladder_opt.plan.resolve import resolve_plan
 def run(
     engine_options: EngineOptions,
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN.json", help="The plan.")],
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where there is any warning.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Say what the bucketer will really use of a plan on an engine, every clamp included.

@@ -27,6 +27,7 @@ from ladder_opt.plan.tune import evaluate
 
 
 def run(
+    *,
     engine_options: EngineOptions,
     cost_options: CostOptions,
     steps: StepsOptions,

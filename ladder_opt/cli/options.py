@@ -20,7 +20,8 @@ from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import UsageError
 from ladder_opt.ladder import parse_rungs
 from ladder_opt.occupancy.steps_file import read_steps
-from ladder_opt.plan.tune import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions, Source
+from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
+from ladder_opt.plan.rounds import Source
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
 from ladder_opt.trace.table import Trace, TraceSource
 from ladder_opt.units import parse_duration_seconds, parse_share
@@ -49,7 +50,10 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
             fields = get_type_hints(hint, include_extras=True)
             parameters += [
                 inspect.Parameter(
-                    field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=fields[field.name]
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=fields[field.name],
                 )
                 for field in dataclasses.fields(hint)
             ]
@@ -73,12 +77,15 @@ class EngineOptions:
     """[engine]."""
 
     engine_file: Annotated[
-        Path | None, typer.Option("--engine", help="A vLLM serve YAML or a saved engine JSON; options here win.")
+        Path | None,
+        typer.Option("--engine", help="A vLLM serve YAML or a saved engine JSON; options here win."),
     ] = None
     block_size: Annotated[
         int | None, typer.Option("--block-size", help="Tokens in a KV block, a multiple of 64 [128].")
     ] = None
-    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", help="Sequences in a step [32].")] = None
+    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", help="Sequences in a step [32].")] = (
+        None
+    )
     max_model_len: Annotated[
         int | None, typer.Option("--max-model-len", help="Tokens of prompt and output together [8192].")
     ] = None
@@ -94,7 +101,8 @@ class EngineOptions:
         ),
     ] = None
     min_batched_seqs: Annotated[
-        int | None, typer.Option("--min-batched-seqs", help="Decoding sequences from which steps are batched [4].")
+        int | None,
+        typer.Option("--min-batched-seqs", help="Decoding sequences from which steps are batched [4]."),
     ] = None
 
     def engine(self, base: Engine | None = None) -> Engine:
@@ -125,9 +133,9 @@ def _kv_blocks(text: str) -> int | None:
 class CostOptions:
     """[cost]."""
 
-    cost_source: Annotated[
-        str, typer.Option("--cost", help="A cost model file, or a built-in name.")
-    ] = DEFAULT_COST_NAME
+    cost_source: Annotated[str, typer.Option("--cost", help="A cost model file, or a built-in name.")] = (
+        DEFAULT_COST_NAME
+    )
     kernel: Annotated[
         str | None, typer.Option("--kernel", help="chunked or per_block; overrides the file's.")
     ] = None
@@ -146,7 +154,10 @@ class ReadOptions:
     ] = None
     columns: Annotated[
         str | None,
-        typer.Option("--columns", help="Columns of any table: arrival=...,prompt=...,output=...[,cached=...,session=...]."),
+        typer.Option(
+            "--columns",
+            help="Columns of any table: arrival=...,prompt=...,output=...[,cached=...,session=...].",
+        ),
     ] = None
     time_unit: Annotated[
         str | None, typer.Option("--time-unit", help="Unit of numeric arrivals: s, ms, us or ns.")
@@ -220,18 +231,20 @@ class RestartOptions:
     """What compiles are charged for."""
 
     restarts: Annotated[
-        float | None, typer.Option("--restarts", help="Server starts charged to the traffic (may be a fraction).")
+        float | None,
+        typer.Option("--restarts", help="Server starts charged to the traffic (may be a fraction)."),
     ] = None
     uptime: Annotated[
-        str | None, typer.Option("--uptime", help="Time between server starts; restarts = span / uptime [24h].")
+        str | None,
+        typer.Option("--uptime", help="Time between server starts; restarts = span / uptime [24h]."),
     ] = None
-    span: Annotated[
-        str | None, typer.Option("--span", help="Time that a --steps histogram covers.")
-    ] = None
+    span: Annotated[str | None, typer.Option("--span", help="Time that a --steps histogram covers.")] = None
     min_gain: Annotated[
         str, typer.Option("--min-gain", help="Saving on the default below which it is kept.")
     ] = f"{DEFAULT_MIN_GAIN:.0%}"
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where there is any warning.")] = False
+    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where there is any warning.")] = (
+        False
+    )
 
     def fields(self) -> dict[str, Any]:
         """For `SolveOptions`."""
@@ -258,9 +271,12 @@ class LimitOptions:
         int | None, typer.Option("--max-variants", help="Limit on distinct compiled variants.")
     ] = None
     warmup_budget: Annotated[
-        str | None, typer.Option("--warmup-budget", help="Limit on the warm-up, start-up included: 10m, 600s.")
+        str | None,
+        typer.Option("--warmup-budget", help="Limit on the warm-up, start-up included: 10m, 600s."),
     ] = None
-    num_seqs: Annotated[str | None, typer.Option("--num-seqs", help="Pin the num_seqs ladder: 4,8,32.")] = None
+    num_seqs: Annotated[str | None, typer.Option("--num-seqs", help="Pin the num_seqs ladder: 4,8,32.")] = (
+        None
+    )
     num_blocks: Annotated[
         str | None, typer.Option("--num-blocks", help="Pin the num_blocks ladder: 3,9,64.")
     ] = None
@@ -277,7 +293,9 @@ class LimitOptions:
             if budget is None
             else parse_duration_seconds(budget, option="--warmup-budget"),
             "num_seqs": () if self.num_seqs is None else parse_rungs(self.num_seqs, option="--num-seqs"),
-            "num_blocks": () if self.num_blocks is None else parse_rungs(self.num_blocks, option="--num-blocks"),
+            "num_blocks": ()
+            if self.num_blocks is None
+            else parse_rungs(self.num_blocks, option="--num-blocks"),
             "time_limit_seconds": parse_duration_seconds(self.time_limit, option="--time-limit"),
         }
 
@@ -297,7 +315,9 @@ class Traffic:
     notes: tuple[str, ...]
 
 
-def load_traffic(traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, engine: Engine) -> Traffic:
+def load_traffic(
+    traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, engine: Engine
+) -> Traffic:
     """Read traces or a histogram, whichever was given.
 
     Raises:

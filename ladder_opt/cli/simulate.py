@@ -20,16 +20,22 @@ from ladder_opt.presets import PRESETS, preset_num_blocks
 
 
 def run(
+    *,
     engine_options: EngineOptions,
     cost_options: CostOptions,
     read: ReadOptions,
     load: LoadOptions,
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The histogram: STEPS.csv or STEPS.parquet.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The histogram: STEPS.csv or STEPS.parquet.")
+    ],
     ladders: Annotated[
-        str, typer.Option("--ladders", help="Ladders that step times come from: default, a preset, or PLAN.json.")
+        str,
+        typer.Option("--ladders", help="Ladders that step times come from: default, a preset, or PLAN.json."),
     ] = "default",
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where there is any warning.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the totals as JSON.")] = False,
 ) -> int:
     """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
@@ -49,7 +55,9 @@ def run(
             progress=None if progress is None else lambda share: progress("replay", share),
         )
     write_steps(replay.steps, output)
-    warnings += [f"{count} requests set aside: {reason}" for reason, count in sorted(replay.set_aside.items())]
+    warnings += [
+        f"{count} requests set aside: {reason}" for reason, count in sorted(replay.set_aside.items())
+    ]
     warn([note for trace in loaded for note in trace.notes], label="note")
     warn(warnings)
     if as_json:
@@ -67,7 +75,7 @@ def _named_ladders(name: str, engine: Engine) -> tuple[Ladders, list[str]]:
         return default, []
     if name in PRESETS:
         blocks = preset_num_blocks(
-            name,  # type: ignore[arg-type]  # just looked up
+            name,
             max_model_len=engine.max_model_len,
             block_size=engine.block_size,
         )

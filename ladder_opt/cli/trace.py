@@ -24,12 +24,15 @@ def _root(context: typer.Context) -> None:
 
 
 def info(
+    *,
     read: ReadOptions,
     path: Annotated[Path, typer.Argument(metavar="TRACE", help="A request trace.")],
     max_model_len: Annotated[
         int | None, typer.Option("--max-model-len", help="Set longer requests aside, as a replay would.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where requests are set aside.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with code 1 where requests are set aside.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:
     """Say what a trace holds: counts, rate, lengths, ticks, what cannot be used and why."""
@@ -38,13 +41,16 @@ def info(
 
 
 def convert(
+    *,
     read: ReadOptions,
     path: Annotated[Path, typer.Argument(metavar="TRACE", help="A request trace.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The canonical Parquet file.")],
     max_model_len: Annotated[
         int | None, typer.Option("--max-model-len", help="Leave longer requests out.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 where requests are set aside.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with code 1 where requests are set aside.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:
     """Turn a trace of any format into the canonical Parquet table."""
@@ -54,14 +60,13 @@ def convert(
 
 
 def synth(
+    *,
     output: Annotated[Path, typer.Option("-o", "--output", help="The canonical Parquet file.")],
     profile: Annotated[
         str, typer.Option("--profile", help="Published traffic to resemble (see traces/README.md).")
     ] = "azure2023_conv",
     requests: Annotated[int, typer.Option("--requests", help="How many.")] = 20_000,
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="Requests a second [the profile's].")
-    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Requests a second [the profile's].")] = None,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same trace.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:

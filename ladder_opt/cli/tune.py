@@ -24,6 +24,7 @@ from ladder_opt.plan.tune import tune
 
 
 def run(
+    *,
     engine_options: EngineOptions,
     cost_options: CostOptions,
     steps: StepsOptions,

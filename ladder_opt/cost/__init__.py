@@ -1,0 +1,1 @@
+"""What a step and a compile cost, in seconds."""

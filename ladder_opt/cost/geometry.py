@@ -75,7 +75,8 @@ class Chunked(Kernel):
     def chunk_blocks(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
         """Blocks of each sequence that one iteration gathers (c)."""
         seqs, blocks = _pairs(num_seqs, num_blocks)
-        return np.maximum(1, np.minimum(MAX_CHUNK_ENTRIES // seqs, blocks))
+        chunk: Integers = np.maximum(1, np.minimum(MAX_CHUNK_ENTRIES // seqs, blocks))
+        return chunk
 
     def iterations(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
         """Chunks that cover the rung's blocks (k)."""

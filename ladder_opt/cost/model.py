@@ -99,7 +99,9 @@ class CostModel(BaseModel):
             return None
         pairs = {(row[0], row[1]) for row in rows}
         if not rows or len(pairs) < len(rows):
-            msg = f"found {len(rows) - len(pairs)} repeated pairs in {len(rows)} rows, expected each pair once"
+            msg = (
+                f"found {len(rows) - len(pairs)} repeated pairs in {len(rows)} rows, expected each pair once"
+            )
             raise ValueError(msg)
         missing = len({s for s, _ in pairs}) * len({m for _, m in pairs}) - len(pairs)
         if missing:
@@ -160,7 +162,9 @@ class CostModel(BaseModel):
             return self
         get_kernel(kernel)
         if self.step_table is not None or self.compile_table is not None:
-            raise UsageError(f"kernel: found {kernel!r}, expected {self.kernel!r}, with which the table was measured")
+            raise UsageError(
+                f"kernel: found {kernel!r}, expected {self.kernel!r}, with which the table was measured"
+            )
         return self.model_copy(update={"kernel": kernel})
 
     def to_dict(self) -> dict[str, Any]:
@@ -205,7 +209,7 @@ class CostModel(BaseModel):
                 path=self.name,
                 column=name,
             )
-        return seconds[row, column]
+        return np.asarray(seconds[row, column])
 
 
 def read_cost_model(path_or_name: str | Path = DEFAULT_COST_NAME) -> CostModel:
@@ -219,7 +223,9 @@ def read_cost_model(path_or_name: str | Path = DEFAULT_COST_NAME) -> CostModel:
         path = Path(path_or_name)
         if not path.exists():
             raise InputError(
-                "no such file", f"a cost model file or a built-in name ({', '.join(builtin_names())})", path=path
+                "no such file",
+                f"a cost model file or a built-in name ({', '.join(builtin_names())})",
+                path=path,
             )
         text = read_text(path, max_bytes=MAX_COST_FILE_BYTES, what="a cost model")
     return cost_model_from_text(text, path=path_or_name)
@@ -244,7 +250,9 @@ def builtin_names() -> tuple[str, ...]:
     folder = resources.files("ladder_opt.cost") / "builtin"
     if not folder.is_dir():
         return ()
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
+    return tuple(
+        sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+    )
 
 
 def _builtin_text(name: str) -> str | None:

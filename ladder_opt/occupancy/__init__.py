@@ -1,0 +1,1 @@
+"""From a request trace to a histogram of decode steps."""

@@ -118,7 +118,9 @@ class StepHistogram:
     def from_frame(cls, frame: pd.DataFrame) -> StepHistogram:
         """Read the columns of `to_frame`; equal cells add up."""
         real = frame["gathers_real"].to_numpy() if "gathers_real" in frame else None
-        return cls(frame["num_seqs"].to_numpy(), frame["num_blocks"].to_numpy(), frame["steps"].to_numpy(), real)
+        return cls(
+            frame["num_seqs"].to_numpy(), frame["num_blocks"].to_numpy(), frame["steps"].to_numpy(), real
+        )
 
     @classmethod
     def sum_of(cls, parts: Iterable[StepHistogram]) -> StepHistogram:

@@ -23,7 +23,7 @@ Requests that no pool of this size can ever hold are set aside first (vLLM would
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,11 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, InternalError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.table import Trace, within_limits
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
 BEYOND_KV_POOL = "beyond_kv_pool"
 
 _STEPS_BETWEEN_PROGRESS = 2_000_000
@@ -67,6 +66,7 @@ class Replay:
         end_seconds: when the last request finished (the latest replica's).
         span_seconds: the time that the traffic covers: from the first to the last arrival, or, for a
             closed loop, until the end; several traces' spans add up.
+        longest_span_seconds: the longest of several traces' spans.
         server_seconds: the span times the replicas: the time that server starts are charged for.
     """
 
@@ -83,6 +83,7 @@ class Replay:
     end_seconds: float
     span_seconds: float
     server_seconds: float
+    longest_span_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the histogram, for `--json`."""
@@ -124,7 +125,9 @@ def simulate(
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
     fitting = [_that_fit(trace, engine) for trace in inputs]
-    shares = [trace.take(np.arange(first, len(trace), replicas)) for trace in fitting for first in range(replicas)]
+    shares = [
+        trace.take(np.arange(first, len(trace), replicas)) for trace in fitting for first in range(replicas)
+    ]
     requests = sum(len(share) for share in shares)
     set_aside = _add_counts([trace.set_aside for trace in fitting])
     if not requests:
@@ -136,12 +139,28 @@ def simulate(
         if not len(share):
             continue
         report = None if progress is None else _scaled(progress, done / requests, len(share) / requests)
-        parts.append(_replay_one(share, engine, cost, seconds, concurrency or 0, rate_scale, report))
+        parts.append(
+            _replay_one(
+                share,
+                engine,
+                cost,
+                seconds,
+                concurrency=concurrency,
+                rate_scale=rate_scale,
+                progress=report,
+            )
+        )
         done += len(share)
     spans = [trace.span_seconds / rate_scale for trace in inputs]
     if concurrency:
-        spans = [max(part.end_seconds for part in parts)]
-    return _sum_of(parts, set_aside, span_seconds=sum(spans), replicas=replicas)
+        spans = [max(part.end_seconds for part in parts)] * len(inputs)
+    return replace(
+        _sum_of(parts),
+        set_aside=MappingProxyType(set_aside),
+        span_seconds=sum(spans),
+        server_seconds=sum(spans) * replicas,
+        longest_span_seconds=max(spans),
+    )
 
 
 def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> NDArray[np.float64]:
@@ -173,13 +192,14 @@ def _check_options(
     if replicas < 1:
         raise UsageError(f"replicas: found {replicas}, expected 1 or more")
     if concurrency is None and any(trace.arrival_seconds is None for trace in inputs):
-        raise UsageError("concurrency: found none, expected a number, for the trace holds lengths without arrivals")
+        raise UsageError(
+            "concurrency: found none, expected a number, for the trace holds lengths without arrivals"
+        )
 
 
 def _that_fit(trace: Trace, engine: Engine) -> Trace:
     """Set aside what the engine could never finish."""
-    total = trace.prompt_tokens + trace.output_tokens
-    fitting = trace.take(total <= engine.max_model_len, reason=BEYOND_MAX_MODEL_LEN)
+    fitting = within_limits(trace, max_model_len=engine.max_model_len)
     # The last token that is sampled never gets a KV slot.
     blocks = -(-(fitting.prompt_tokens + fitting.output_tokens - 1) // engine.block_size)
     return fitting.take(blocks <= engine.usable_kv_blocks, reason=BEYOND_KV_POOL)
@@ -190,21 +210,23 @@ def _replay_one(
     engine: Engine,
     cost: CostModel,
     batched_seconds: NDArray[np.float64],
-    concurrency: int,
+    *,
+    concurrency: int | None,
     rate_scale: float,
     progress: Progress | None,
 ) -> Replay:
     kernel = _load_kernel()
     requests = len(trace)
-    closed = concurrency > 0 or trace.arrival_seconds is None
-    arrival = np.zeros(0) if closed or trace.arrival_seconds is None else trace.arrival_seconds / rate_scale
+    arrival = np.zeros(0)
+    if concurrency is None and trace.arrival_seconds is not None:
+        arrival = trace.arrival_seconds / rate_scale
     limits = np.array(
         [
             engine.block_size,
             engine.max_num_seqs,
             engine.max_num_batched_tokens,
             engine.min_batched_seqs,
-            concurrency,
+            concurrency or 0,
         ]
     )
     seconds = np.array(
@@ -217,7 +239,7 @@ def _replay_one(
     state = np.zeros(kernel.INTEGER_SLOTS, np.int64)
     state[kernel.FREE] = engine.usable_kv_blocks
     clock = np.zeros(kernel.FLOAT_SLOTS)
-    if not closed:
+    if len(arrival):
         clock[kernel.NOW] = arrival[0]
     counts = np.zeros(batched_seconds.shape, np.int64)
     real = np.zeros(batched_seconds.shape, np.int64)
@@ -268,37 +290,30 @@ def _replay_one(
         end_seconds=float(clock[kernel.NOW]),
         span_seconds=0.0,
         server_seconds=0.0,
+        longest_span_seconds=0.0,
     )
 
 
-def _sum_of(
-    parts: Sequence[Replay], set_aside: dict[str, int], *, span_seconds: float, replicas: int
-) -> Replay:
-    summed = {
-        name: sum(getattr(part, name) for part in parts)
-        for name in (
-            "requests",
-            "engine_steps",
-            "prefill_only_steps",
-            "preemptions",
-            "prefill_tokens",
-            "decode_tokens",
-            "busy_seconds",
-            "idle_seconds",
-        )
-    }
+def _sum_of(parts: Sequence[Replay]) -> Replay:
+    names = (
+        "requests",
+        "engine_steps",
+        "prefill_only_steps",
+        "preemptions",
+        "prefill_tokens",
+        "decode_tokens",
+        "busy_seconds",
+        "idle_seconds",
+    )
     return replace(
         parts[0],
-        **summed,
+        **{name: sum(getattr(part, name) for part in parts) for name in names},
         steps=StepHistogram.sum_of(part.steps for part in parts),
-        set_aside=MappingProxyType(set_aside),
         end_seconds=max(part.end_seconds for part in parts),
-        span_seconds=span_seconds,
-        server_seconds=span_seconds * replicas,
     )
 
 
-def _add_counts(counts: Sequence[MappingProxyType[str, int] | Any]) -> dict[str, int]:
+def _add_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for part in counts:
         for reason, count in part.items():

@@ -66,12 +66,14 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
     if not table:
         raise InputError("no row", "at least one decode step", path=path)
     at = {name: header.index(name) for name in header}
+    max_seqs = None if engine is None else engine.max_num_seqs
+    max_blocks = None if engine is None else engine.max_num_blocks
     seqs, blocks, weights, real = [], [], [], []
     for line, row in table:
         if len(row) != len(header):
             raise InputError(f"{len(row)} cells", f"{len(header)}, as in the header", path=path, line=line)
-        seqs.append(_size(row[at["num_seqs"]], path, line, "num_seqs", engine and engine.max_num_seqs))
-        blocks.append(_size(row[at["num_blocks"]], path, line, "num_blocks", engine and engine.max_num_blocks))
+        seqs.append(_size(row[at["num_seqs"]], path, line, "num_seqs", max_seqs))
+        blocks.append(_size(row[at["num_blocks"]], path, line, "num_blocks", max_blocks))
         weights.append(_weight(row[at["steps"]], path, line, "steps", above_zero=True))
         if "gathers_real" in at:
             real.append(_weight(row[at["gathers_real"]], path, line, "gathers_real", above_zero=False))
@@ -146,7 +148,9 @@ def _size(cell: str, path: str | Path, line: int, column: str, limit: int | None
     size = int(text)
     if limit is not None and size > limit:
         name = "max_num_seqs" if column == "num_seqs" else "ceil(max_model_len / block_size)"
-        raise InputError(str(size), f"at most the engine's {name} = {limit}", path=path, line=line, column=column)
+        raise InputError(
+            str(size), f"at most the engine's {name} = {limit}", path=path, line=line, column=column
+        )
     return size
 
 

@@ -159,7 +159,9 @@ class Plan(_Part):
             raise ValueError(str(error)) from None
         if engine.batches_decodes and (not ladders.num_seqs or ladders.num_seqs[-1] != engine.max_num_seqs):
             raise ValueError(
-                _disagreement(f"num_seqs {list(self.num_seqs)}", f"a last rung of max_num_seqs = {engine.max_num_seqs}")
+                _disagreement(
+                    f"num_seqs {list(self.num_seqs)}", f"a last rung of max_num_seqs = {engine.max_num_seqs}"
+                )
             )
         if ladders.num_seqs and ladders.num_seqs[0] < engine.min_batched_seqs:
             raise ValueError(

@@ -78,7 +78,9 @@ def summary_text(summary: TraceSummary, *, path: str) -> RenderableType:
         table.add_row("inter-arrival CV", _or_unknown(summary.interarrival_cv))
         table.add_row("busiest minute / mean", _or_unknown(summary.busiest_minute_over_mean))
     if summary.tick_seconds is not None:
-        table.add_row("arrival ticks", f"{summary.tick_seconds:g} s, {summary.tick_share or 0:.0%} of arrivals")
+        table.add_row(
+            "arrival ticks", f"{summary.tick_seconds:g} s, {summary.tick_share or 0:.0%} of arrivals"
+        )
     table.add_row("Spearman prompt-output", _or_unknown(summary.spearman_prompt_output))
     if summary.cached_share is not None:
         table.add_row("cached share of prompts", f"{summary.cached_share:.1%}")
@@ -95,7 +97,9 @@ def _quantiles(summary: TraceSummary) -> list[RenderableType]:
     for name in summary.prompt_tokens:
         table.add_column(name, justify="right")
     for label, values in (("prompt", summary.prompt_tokens), ("output", summary.output_tokens)):
-        table.add_row(label, *(f"{value:,.1f}" if name == "mean" else f"{value:,.0f}" for name, value in values.items()))
+        table.add_row(
+            label, *(f"{value:,.1f}" if name == "mean" else f"{value:,.0f}" for name, value in values.items())
+        )
     return ["", table]
 
 
@@ -186,7 +190,9 @@ def _waste(plan: Plan) -> RenderableType:
     ours = plan.result.gathers
     default = plan.default
     table.add_row("pages needed", f"{ours.real:,.0f}")
-    table.add_row("ragged floor", f"{ours.ragged_floor:,.0f}  (batches are as long as their longest; no ladder helps)")
+    table.add_row(
+        "ragged floor", f"{ours.ragged_floor:,.0f}  (batches are as long as their longest; no ladder helps)"
+    )
     fixable = f"{ours.padded - ours.ragged_floor:,.0f}"
     if default is not None:
         fixable += f"  (default: {default.gathers.padded - default.gathers.ragged_floor:,.0f})"
@@ -200,7 +206,9 @@ def _rungs(plan: Plan) -> RenderableType:
         rungs = [rung for rung in plan.result.rungs if rung.axis == axis]
         earners = sorted((r for r in rungs if not r.forced), key=lambda r: -r.marginal_seconds)
         if earners:
-            shown = ", ".join(f"{r.rung} ({duration_text(max(0.0, r.marginal_seconds))})" for r in earners[:_RUNGS_SHOWN])
+            shown = ", ".join(
+                f"{r.rung} ({duration_text(max(0.0, r.marginal_seconds))})" for r in earners[:_RUNGS_SHOWN]
+            )
             more = f" and {len(earners) - _RUNGS_SHOWN} more" if len(earners) > _RUNGS_SHOWN else ""
             lines.append(Text(f"{axis} rungs by what they save: {shown}{more}"))
         lines += [Text(_forced(rung)) for rung in rungs if rung.forced and not rung.hits]
@@ -217,7 +225,8 @@ def _dead(plan: Plan) -> RenderableType:
         return Text("every variant is used")
     shown = ", ".join(f"{s} x {m}" for s, m in dead[:_DEAD_SHOWN])
     more = ", ..." if len(dead) > _DEAD_SHOWN else ""
-    return Text(f"compiled but never used by this traffic: {len(dead)} of {plan.result.num_variants} variants ({shown}{more})")
+    count = f"{len(dead)} of {plan.result.num_variants} variants"
+    return Text(f"compiled but never used by this traffic: {count} ({shown}{more})")
 
 
 def _next_step(plan: Plan, path: str | None) -> RenderableType:

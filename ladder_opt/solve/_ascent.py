@@ -54,7 +54,9 @@ class Relaxation:
         """Seconds a variant costs, the limits' multipliers included."""
         if not incumbent.limited:
             return incumbent.price
-        return incumbent.price + self.per_variant + self.per_compile_second * incumbent.problem.compile_seconds
+        return (
+            incumbent.price + self.per_variant + self.per_compile_second * incumbent.problem.compile_seconds
+        )
 
     def allowance(self, incumbent: Incumbent) -> float:
         """What the limits allow, at their multipliers: to be taken off a priced sum."""
@@ -158,7 +160,7 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
 def _excess(
     relaxation: Relaxation, incumbent: Incumbent, variants: float, compiles: float, typical: float
 ) -> tuple[float, float]:
-    """Gradient of the limits' multipliers, in variants and in typical compiles; 0 where it would go below 0."""
+    """Gradient of the limits' multipliers, in variants and in typical compiles; none may go below 0."""
     limits = incumbent.problem.limits
     over_variants = over_compiles = 0.0
     if limits.max_variants is not None:

@@ -196,7 +196,10 @@ def best_ladder_within(
             beaten = False
             for label in range(begin, total):
                 # Sorted by seconds: every label kept so far is no dearer.
-                if label_variants[label] <= new_variants[index] and label_compiles[label] <= new_compiles[index]:
+                if (
+                    label_variants[label] <= new_variants[index]
+                    and label_compiles[label] <= new_compiles[index]
+                ):
                     beaten = True
                     break
             if beaten:

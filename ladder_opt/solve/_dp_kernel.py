@@ -88,7 +88,7 @@ def interval_dp(
                 origin = a
         best[c] = value + steps_below[c] * t + extra[c - 1]
         parent[c] = origin
-    return best[columns]
+    return float(best[columns])
 
 
 @njit(cache=True, nogil=True)
@@ -224,7 +224,8 @@ def ragged_solution(
     variants = 0
     seconds = 0.0
     i = 0
-    for row in chosen:
+    for rung in range(chosen.size):
+        row = int(chosen[rung])
         j = row + 1
         for c in range(columns):
             below[c] = cumulative[j, c] - cumulative[i, c]
@@ -237,6 +238,6 @@ def ragged_solution(
             if parent[c] <= first_column[row, c - 1]:
                 variants += 1
                 seconds += compile_seconds[row, c - 1]
-            c = parent[c]
+            c = int(parent[c])
         i = j
     return variants, seconds

@@ -69,7 +69,9 @@ class Incumbent:
         if seconds < self.seconds:
             self.seconds, self.rows, self.columns = seconds, rows, columns
 
-    def improve_from(self, rows: Integers, *, per_variant: float = 0.0, per_compile_second: float = 0.0) -> None:
+    def improve_from(
+        self, rows: Integers, *, per_variant: float = 0.0, per_compile_second: float = 0.0
+    ) -> None:
         """Choose columns for these rows, rows for those columns, and so on, until nothing gets better."""
         key = rows.tobytes()
         if key in self._tried:

@@ -8,28 +8,28 @@ wherever all rows agree, so
 
     bound(L) = min over ragged solutions of  cost + sum L[r, c] * z[r, c]   <=   product optimum.
 
-The ragged solver takes the multipliers as a charge for each rung of an interval, at no extra cost. The bound is
-concave in L; its supergradient is z - mean over rows of z. Limits enter the same way, with multipliers
->= 0: mu * (variants - max_variants) and nu * (compile seconds - max_compile_seconds).
+The ragged solver takes the multipliers as a charge for each rung of an interval, at no extra cost. The
+bound is concave in L; its supergradient is z - mean over rows of z. Limits enter the same way, with
+multipliers >= 0: mu * (variants - max_variants) and nu * (compile seconds - max_compile_seconds).
 
 **Ascent** (`_ascent`). Polyak steps, scale * (incumbent - bound) / |gradient|^2, the scale cut and the best
 multipliers restored when the bound stalls. On real histograms the ragged bound starts 0.05 to 1 % below
 the optimum, and the multipliers leave 0.001 to 0.5 %.
 
-**Incumbent** (`_incumbent`). Every new set of rows that the relaxation proposes starts an alternation of exact
-one-axis solves, within the limits.
+**Incumbent** (`_incumbent`). Every new set of rows that the relaxation proposes starts an alternation of
+exact one-axis solves, within the limits.
 
-**Search** (`_search_kernel`). Depth first over num_seqs ladders from the top, the multipliers fixed: the rungs
-decided share one block ladder exactly, the rows below stay relaxed. Either it finishes, which proves the
-incumbent, or it is given up at a number of nodes and the multipliers are raised further. Where limits
-bind, the range of the number of num_seqs rungs is then split, each half with multipliers of its own: the
-relaxation keeps that number exactly, which closes most of the gap that limits leave.
+**Search** (`_search_kernel`). Depth first over num_seqs ladders from the top, the multipliers fixed: the
+rungs decided share one block ladder exactly, the rows below stay relaxed. Either it finishes, which
+proves the incumbent, or it is given up at a number of nodes and the multipliers are raised further. Where
+limits bind, the range of the number of num_seqs rungs is then split, each half with multipliers of its
+own: the relaxation keeps that number exactly, which closes most of the gap that limits leave.
 
 The search is finite; when all ranges are closed the incumbent is optimal to RELATIVE_TOLERANCE. Out of
 time, the bound is the least of those of the open ranges.
 
-**Ties.** Each variant is charged a tie price so small that all of them together stay below half the tolerance: among
-equal ladders the one with fewer variants wins. Rungs that change nothing are then dropped.
+**Ties.** Each variant is charged a tie price so small that all of them together stay below half the
+tolerance: among equal ladders the one with fewer variants wins. Rungs that change nothing are then dropped.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class _Search:
             reached = self.search(relaxation, SEARCH_WORK * _MORE_WORK**tries)
             if reached is None:
                 continue
-            parts = [replace(relaxation, bound=max(reached, relaxation.bound), scale=max(0.3, relaxation.scale))]
+            parts = [
+                replace(relaxation, bound=max(reached, relaxation.bound), scale=max(0.3, relaxation.scale))
+            ]
             if incumbent.limited and relaxation.min_rungs < relaxation.max_rungs:
                 middle = int(np.clip(relaxation.mean_rungs, relaxation.min_rungs, relaxation.max_rungs - 1))
                 parts = [
@@ -246,7 +248,8 @@ def solve_product(
     objective = _objective(problem, row_rungs, column_rungs)
     return SolveResult(
         ladders=Ladders(
-            tuple(int(s) for s in problem.rows[row_rungs]), tuple(int(m) for m in problem.columns[column_rungs])
+            tuple(int(s) for s in problem.rows[row_rungs]),
+            tuple(int(m) for m in problem.columns[column_rungs]),
         ),
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         stop_reason=StopReason.PROVEN if proven else StopReason.TIME_LIMIT,
@@ -292,7 +295,9 @@ def _objective(problem: LadderProblem, rows: Integers, columns: Integers) -> flo
     return float((steps * problem.step_seconds[cells]).sum()) + problem.restarts * compiles
 
 
-def _opens(problem: LadderProblem, rows: Integers, columns: Integers) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _opens(
+    problem: LadderProblem, rows: Integers, columns: Integers
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """Whether each rung pair is the lowest of its variant in the ladders."""
     below = np.r_[-1, columns[:-1]][None, :]
     return np.asarray(below < problem.first_column[np.ix_(rows, columns)])

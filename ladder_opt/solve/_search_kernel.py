@@ -44,7 +44,7 @@ def _add_interval(
     summed: NDArray[np.float64],
     best: NDArray[np.float64],
 ) -> float:
-    """summed = edges + those of rows (i, j]; return the cheapest path's seconds, charges included."""
+    """Fill summed = edges + those of rows (i, j]; return the cheapest path's seconds, charges included."""
     columns = extra.size
     t = step_seconds[j - 1]
     first = first_column[j - 1]
@@ -60,7 +60,7 @@ def _add_interval(
             summed[c, a] = seconds
             least = min(least, best[a] + seconds)
         best[c] = least + extra[c - 1]
-    return best[columns]
+    return float(best[columns])
 
 
 @njit(cache=True, nogil=True)
@@ -164,7 +164,7 @@ def search(
             best_rows[:count] = ladder
             threshold = incumbent[0] - tolerance * abs(incumbent[0]) + allowance
     state[DEPTH] = depth
-    return depth < 0
+    return bool(depth < 0)
 
 
 @njit(cache=True, nogil=True)

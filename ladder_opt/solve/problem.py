@@ -150,7 +150,11 @@ def build_problem(
     weights = np.diff(np.diff(totals[np.r_[0, rows]][:, np.r_[0, columns]], axis=0), axis=1)
     if not pinned_columns:
         keep = _useful_columns(weights, step_seconds, compile_seconds, first)
-        columns, step_seconds, compile_seconds = columns[keep], step_seconds[:, keep], compile_seconds[:, keep]
+        columns, step_seconds, compile_seconds = (
+            columns[keep],
+            step_seconds[:, keep],
+            compile_seconds[:, keep],
+        )
         first = _first_sharing(cost.geometry.variant_key(rows[:, None], columns[None, :]))
         weights = np.diff(np.diff(totals[np.r_[0, rows]][:, np.r_[0, columns]], axis=0), axis=1)
     if not pinned_rows:
@@ -203,7 +207,9 @@ def _first_sharing(keys: Integers) -> Integers:
     opens[:, 1:] = keys[:, 1:] != keys[:, :-1]
     first = np.maximum.accumulate(np.where(opens, np.arange(columns)[None, :], 0), axis=1)
     if int(opens.sum()) != len(np.unique(keys)):
-        raise InternalError("the kernel's variants are not consecutive in num_blocks, or shared between num_seqs")
+        raise InternalError(
+            "the kernel's variants are not consecutive in num_blocks, or shared between num_seqs"
+        )
     return first.astype(np.int64)
 
 
@@ -227,7 +233,9 @@ def _useful_rows(weights: Floats, step: Floats, price: Floats, first: Integers) 
     keep = np.ones(rows, bool)
     for r in range(1, rows - 1):
         keep[r] = weights[r].any() or not (
-            (step[r - 1] <= step[r]).all() and (price[r - 1] <= price[r]).all() and (first[r - 1] <= first[r]).all()
+            (step[r - 1] <= step[r]).all()
+            and (price[r - 1] <= price[r]).all()
+            and (first[r - 1] <= first[r]).all()
         )
     return np.flatnonzero(keep)
 

@@ -1,0 +1,1 @@
+"""Request traces: reading, checking, summarising, making."""

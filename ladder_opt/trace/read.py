@@ -18,13 +18,13 @@ from ladder_opt.trace.parquet import is_canonical, parse_canonical, write_trace
 from ladder_opt.trace.readers import formats, otel, vllm_bench
 from ladder_opt.trace.readers.assemble import Options, assemble, respread
 from ladder_opt.trace.readers.csv_file import CsvFile
-from ladder_opt.trace.readers.formats import BEYOND_MAX_MODEL_LEN, COLUMN_ROLES, REASONS, Format
+from ladder_opt.trace.readers.formats import COLUMN_ROLES, REASONS, Format
 from ladder_opt.trace.readers.json_file import Records, looks_like_json, read_records, records_table
 from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.readers.stored import Stored, load
 from ladder_opt.trace.readers.table import RawTable, shown
 from ladder_opt.trace.readers.values import TICKS_PER_SECOND
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.table import Trace, within_limits
 
 __all__ = ["FORMATS", "REASONS", "detect_format", "read_trace", "within_limits", "write_trace"]
 
@@ -90,12 +90,6 @@ def detect_format(path: str | Path) -> str:
     if content.parquet is not None and is_canonical(content.parquet):
         return formats.LADDER_OPT
     return _choose(content, None, None).name
-
-
-def within_limits(trace: Trace, *, max_model_len: int) -> Trace:
-    """The requests whose prompt + output fits `max_model_len` tokens; the others are set aside."""
-    fits = trace.prompt_tokens + trace.output_tokens <= max_model_len
-    return trace.take(fits, reason=BEYOND_MAX_MODEL_LEN)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
 
+BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
+
 
 @dataclass(frozen=True)
 class TraceSource:
@@ -65,7 +67,9 @@ class Trace:
             raise InputError(f"{len(output)} output_tokens", f"{len(prompt)}, one for each prompt_tokens")
         for name, tokens in (("prompt_tokens", prompt), ("output_tokens", output)):
             if len(tokens) and tokens.min() < 1:
-                raise InputError(f"{tokens.min()}", "at least 1 token", line=int(tokens.argmin()), column=name)
+                raise InputError(
+                    f"{tokens.min()}", "at least 1 token", line=int(tokens.argmin()), column=name
+                )
         object.__setattr__(self, "prompt_tokens", prompt)
         object.__setattr__(self, "output_tokens", output)
         if self.cached_tokens is not None:
@@ -103,6 +107,12 @@ class Trace:
         counts = dict(self.set_aside)
         counts[reason] = counts.get(reason, 0) + left_out
         return replace(kept, set_aside=counts)
+
+
+def within_limits(trace: Trace, *, max_model_len: int) -> Trace:
+    """The requests whose prompt + output fits `max_model_len` tokens; the others are set aside."""
+    fits = trace.prompt_tokens + trace.output_tokens <= max_model_len
+    return trace.take(fits, reason=BEYOND_MAX_MODEL_LEN)
 
 
 def _as_int64(values: NDArray[np.int64], name: str) -> NDArray[np.int64]:

@@ -12,8 +12,8 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.plain import simulate_plain
-from ladder_opt.occupancy.replay import BEYOND_KV_POOL, BEYOND_MAX_MODEL_LEN, simulate, step_seconds_by_size
-from ladder_opt.trace.table import Trace
+from ladder_opt.occupancy.replay import BEYOND_KV_POOL, simulate, step_seconds_by_size
+from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
 
 COST = CostModel.model_validate(
     {
@@ -96,7 +96,9 @@ def test_every_token_is_accounted_for(case: tuple[Trace, Engine, int | None]) ->
     assert replay.engine_steps == replay.prefill_only_steps + replay.steps.total_steps
     assert (replay.steps.real_gathers() <= replay.steps.ragged_floor()).all()
     if concurrency is None:
-        assert replay.busy_seconds + replay.idle_seconds == pytest.approx(replay.end_seconds, rel=1e-9, abs=1e-9)
+        assert replay.busy_seconds + replay.idle_seconds == pytest.approx(
+            replay.end_seconds, rel=1e-9, abs=1e-9
+        )
 
 
 def test_sets_aside_what_no_engine_could_finish() -> None:
@@ -114,7 +116,7 @@ def test_a_request_that_exactly_fills_the_pool_finishes() -> None:
 
 
 def test_replicas_share_the_arrivals_round_robin() -> None:
-    arrivals = np.arange(40) * 0.05
+    arrivals = np.arange(40, dtype=np.float64) * 0.05
     trace = Trace(arrivals, np.full(40, 300), np.full(40, 60))
     both = simulate(trace, Engine(), COST, replicas=2)
     even = simulate(trace.take(np.arange(0, 40, 2)), Engine(), COST)
@@ -126,7 +128,7 @@ def test_replicas_share_the_arrivals_round_robin() -> None:
 
 
 def test_rate_scale_fills_the_batch() -> None:
-    arrivals = np.arange(60) * 0.5
+    arrivals = np.arange(60, dtype=np.float64) * 0.5
     trace = Trace(arrivals, np.full(60, 100), np.full(60, 60))
     slow = simulate(trace, Engine(), COST)
     fast = simulate(trace, Engine(), COST, rate_scale=50.0)

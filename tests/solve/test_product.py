@@ -161,7 +161,9 @@ def test_a_pinned_axis_stays(seed: int, axis: str) -> None:
         restarts=instance.restarts,
         pins=pins,
     )
-    free = list(oracles.ladders(1, instance.max_num_blocks) if axis == "num_seqs" else oracles.ladders(4, top))
+    free = list(
+        oracles.ladders(1, instance.max_num_blocks) if axis == "num_seqs" else oracles.ladders(4, top)
+    )
     if axis == "num_seqs":
         expected = min(oracles.price(instance, pin, other)[0] for other in free)
         assert result.ladders.num_seqs == pin
@@ -181,7 +183,7 @@ def test_infeasible_limits_say_the_least_that_would_do() -> None:
     pins = Ladders((4, engine.max_num_seqs), (1, engine.max_num_blocks))
     with pytest.raises(SolveError, match="--max-variants: found 2, expected at least 4"):
         solve_ladders(steps, engine, cost, restarts=1.0, pins=pins, limits=Limits(max_variants=2))
-    with pytest.raises(SolveError, match="--warmup-budget: found 0.001 s for compiles, expected at least"):
+    with pytest.raises(SolveError, match=r"--warmup-budget: found 0\.001 s for compiles, expected at least"):
         solve_ladders(steps, engine, cost, restarts=1.0, limits=Limits(max_compile_seconds=0.001))
 
 
@@ -228,7 +230,9 @@ def test_adding_a_rung_never_raises_padding_in_the_flat_kernel(seed: int, data: 
 def test_candidates_keep_a_rung_that_no_batch_equals() -> None:
     # 9 sequences of 4 blocks: rung 9 gathers 54 pages, rung 11 gathers 44.
     steps = StepHistogram(np.array([9]), np.array([4]), np.array([1000.0]))
-    instance = oracles.Instance("chunked", ((9, 4, 1000.0),), 32, 4, (0.0, 0.0, 0.0, 0.001), (0.0, 0.0, 0.0), 0.0)
+    instance = oracles.Instance(
+        "chunked", ((9, 4, 1000.0),), 32, 4, (0.0, 0.0, 0.0, 0.001), (0.0, 0.0, 0.0), 0.0
+    )
     result = solve_ladders(steps, Engine(max_model_len=512), cost_of(instance), restarts=0.0)
     assert result.objective_seconds == pytest.approx(44.0)
     problem = build_problem(steps, Engine(max_model_len=512), cost_of(instance), restarts=0.0)

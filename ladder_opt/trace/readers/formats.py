@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ladder_opt.trace.readers.table import MISSING
+from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN
 
 ZERO_OUTPUT = "zero_output"
 ZERO_PROMPT = "zero_prompt"
 FAILED = "failed"
 UNREADABLE = "unreadable"
-BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
 ANSWERED_BY_PROXY = "answered_by_proxy_cache"
 OUTER_SPAN = "outer_span"
 

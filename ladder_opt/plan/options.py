@@ -1,0 +1,74 @@
+"""What a plan is asked to be, and how traffic is replayed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.errors import UsageError
+from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
+from ladder_opt.solve.problem import Limits
+
+DEFAULT_UPTIME_SECONDS = 86400.0
+DEFAULT_MIN_GAIN = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveOptions:
+    """What a plan is asked to be.
+
+    Attributes:
+        restarts: server starts charged to the traffic; None: its span, times the replicas that serve
+            it, / `uptime_seconds`; or 1 where there is no span.
+        uptime_seconds: time between server starts.
+        span_seconds: time that a histogram covers, where it is known.
+        max_variants: limit on distinct variants.
+        warmup_budget_seconds: limit on the warm-up, start-up included.
+        num_seqs: pins the axis where not empty.
+        num_blocks: pins the axis where not empty.
+        time_limit_seconds: for each solve.
+        min_gain: share of the default's objective that a plan has to save to be worth adopting.
+    """
+
+    restarts: float | None = None
+    uptime_seconds: float | None = None
+    span_seconds: float | None = None
+    max_variants: int | None = None
+    warmup_budget_seconds: float | None = None
+    num_seqs: Sequence[int] = ()
+    num_blocks: Sequence[int] = ()
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
+    min_gain: float = DEFAULT_MIN_GAIN
+
+    def limits(self, cost: CostModel) -> Limits:
+        """The solver's limits: the budget less the start-up that ladders do not change."""
+        if self.warmup_budget_seconds is None:
+            return Limits(max_variants=self.max_variants)
+        if self.warmup_budget_seconds < cost.startup_seconds:
+            raise UsageError(
+                f"--warmup-budget: found {self.warmup_budget_seconds:g} s, expected more than the "
+                f"start-up's {cost.startup_seconds:g} s"
+            )
+        return Limits(
+            max_variants=self.max_variants,
+            max_compile_seconds=self.warmup_budget_seconds - cost.startup_seconds,
+        )
+
+    def restarts_for(self, server_seconds: float | None) -> float:
+        """Server starts to charge for traffic that kept servers up for so long (None: not known)."""
+        if self.restarts is not None:
+            return self.restarts
+        seconds = self.span_seconds if self.span_seconds is not None else server_seconds
+        if seconds is None:
+            return 1.0
+        return seconds / (DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """How traces are replayed; see `occupancy.replay.simulate`."""
+
+    concurrency: int | None = None
+    rate_scale: float = 1.0
+    replicas: int = 1

@@ -1,0 +1,146 @@
+"""Replay and solve, again and again, until the ladders stand still.
+
+The step time that a replay needs depends on the ladders, and the ladders on the replay. The first round
+replays with the default ladders, each later one with those just solved for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.replay import Replay, simulate
+from ladder_opt.plan.options import ReplayOptions, SolveOptions
+from ladder_opt.solve.api import solve_ladders
+from ladder_opt.solve.result import SolveResult, relative_gap
+from ladder_opt.trace.table import Trace
+
+MAX_ROUNDS = 12
+
+Source = StepHistogram | Replay | Trace | Sequence[Trace]
+Progress = Callable[[str, float], None]
+"""Called with what is being done ("replay" or "solve") and the share of it done (a solve: its gap)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Traffic, an engine, prices: what a plan is made for.
+
+    Attributes:
+        source: a histogram, a replay, or traces.
+        engine: the limits.
+        cost: prices.
+        options: what the plan is asked to be.
+        replay_options: how traces are replayed.
+        progress: told what is being done.
+    """
+
+    source: Source
+    engine: Engine
+    cost: CostModel
+    options: SolveOptions
+    replay_options: ReplayOptions
+    progress: Progress | None = None
+
+    @property
+    def replays_traces(self) -> bool:
+        """Whether the steps depend on the ladders."""
+        return not isinstance(self.source, StepHistogram | Replay)
+
+    def steps_with(self, ladders: Ladders) -> tuple[StepHistogram, Replay | None]:
+        """The steps of the traffic on a server with these ladders."""
+        if isinstance(self.source, StepHistogram):
+            return self.source, None
+        if isinstance(self.source, Replay):
+            return self.source.steps, self.source
+        progress = self.progress
+        replay = simulate(
+            self.source,
+            self.engine,
+            self.cost,
+            ladders=ladders,
+            concurrency=self.replay_options.concurrency,
+            rate_scale=self.replay_options.rate_scale,
+            replicas=self.replay_options.replicas,
+            progress=None if progress is None else lambda share: progress("replay", share),
+        )
+        return replay.steps, replay
+
+    def restarts(self, replay: Replay | None) -> float:
+        """Server starts to charge."""
+        return self.options.restarts_for(replay.server_seconds if replay else None)
+
+    def solve(self, steps: StepHistogram, replay: Replay | None, pins: Ladders) -> SolveResult | None:
+        """The best ladders for these steps; None where the engine batches nothing."""
+        if not self.engine.batches_decodes:
+            return None
+        progress = self.progress
+        return solve_ladders(
+            steps,
+            self.engine,
+            self.cost,
+            restarts=self.restarts(replay),
+            limits=self.options.limits(self.cost),
+            pins=pins,
+            time_limit_seconds=self.options.time_limit_seconds,
+            progress=None
+            if progress is None
+            else lambda best, bound: progress("solve", relative_gap(best, bound)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One replay, and what was solved for on it.
+
+    Attributes:
+        replayed_with: the ladders that its step times are of.
+        steps: the histogram.
+        replay: the replay, where there was one.
+        solved: the solve, where the engine batches anything.
+        number: how many rounds had been run when it was chosen.
+        settled: whether its ladders are those it was replayed with.
+    """
+
+    replayed_with: Ladders
+    steps: StepHistogram
+    replay: Replay | None
+    solved: SolveResult | None
+    number: int
+    settled: bool
+
+    @property
+    def objective_seconds(self) -> float:
+        """What its ladders cost on its steps."""
+        return self.solved.objective_seconds if self.solved else 0.0
+
+
+def settle(task: Task, pins: Ladders) -> Round:
+    """Run rounds until the ladders stand still; if they come round, the cheapest of the cycle stands."""
+    ladders = default_ladders(task.engine)
+    rounds: list[Round] = []
+    while True:
+        steps, replay = task.steps_with(ladders)
+        steps.check_limits(task.engine)
+        solved = task.solve(steps, replay, pins)
+        settled = solved is None or not task.replays_traces or solved.ladders == ladders
+        this = Round(
+            replayed_with=ladders,
+            steps=steps,
+            replay=replay,
+            solved=solved,
+            number=len(rounds) + 1,
+            settled=settled,
+        )
+        rounds.append(this)
+        if solved is None or settled or len(rounds) == MAX_ROUNDS:
+            return this
+        seen = [each.replayed_with for each in rounds]
+        if solved.ladders in seen:
+            cycle = rounds[seen.index(solved.ladders) :]
+            return min(cycle, key=lambda each: each.objective_seconds)
+        ladders = solved.ladders
