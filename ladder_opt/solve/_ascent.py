@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._incumbent import Incumbent
@@ -30,6 +31,8 @@ class Relaxation:
         per_variant: multiplier of the limit on variants, >= 0.
         per_compile_second: multiplier of the limit on compile seconds, >= 0.
         bound: seconds that no ladders in the range go below, -inf before the first ascent.
+        alive: bool (rows + 1, rows + 1), intervals of rows that a better solution may hold; shared by all parts
+            of a search, and only ever thinned.
         scale: step length of the ascent, relative to Polyak's.
         mean_rungs: rungs of recent relaxed solutions.
     """
@@ -37,6 +40,7 @@ class Relaxation:
     min_rungs: int
     max_rungs: int
     multipliers: Floats
+    alive: NDArray[np.bool_]
     per_variant: float = 0.0
     per_compile_second: float = 0.0
     bound: float = -np.inf
@@ -75,7 +79,7 @@ def is_closed(bound: float, incumbent: Incumbent) -> bool:
 
 
 def interval_costs(relaxation: Relaxation, incumbent: Incumbent) -> Floats:
-    """Cheapest charged block ladder of every interval of rows."""
+    """Cheapest charged block ladder of every interval of rows alive; drops those it shows to be useless."""
     p = incumbent.problem
     costs = np.empty((p.shape[0] + 1, p.shape[0] + 1))
     dp_kernel.ragged_costs(
@@ -84,8 +88,11 @@ def interval_costs(relaxation: Relaxation, incumbent: Incumbent) -> Floats:
         relaxation.price(incumbent),
         p.first_column,
         relaxation.cumulative_multipliers(),
+        relaxation.alive,
         costs,
     )
+    threshold = incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
+    dp_kernel.drop_intervals(costs, threshold + relaxation.allowance(incumbent), relaxation.alive)
     return costs
 
 
@@ -114,6 +121,9 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
         else:
             seconds, count = dp_kernel.cheapest_rows(costs, chosen)
         solved += 1
+        if count == 0:
+            # No cover is left that could beat the incumbent.
+            return replace(best, bound=np.inf), solved
         bound = float(seconds) - current.allowance(incumbent)
         variants, compiles = dp_kernel.ragged_solution(
             p.cumulative,

@@ -84,14 +84,37 @@ def best_ladder(
     best = np.full(size + 1, HUGE)
     parent = np.full(size + 1, -1, np.int64)
     best[0] = 0.0
-    for high in range(1, size + 1):
-        for low in range(high):
-            seconds, _, _ = _edge(
-                along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
-            )
-            if best[low] + seconds < best[high]:
-                best[high] = best[low] + seconds
-                parent[high] = low
+    if along_rows:
+        for high in range(1, size + 1):
+            for low in range(high):
+                seconds, _, _ = _edge(
+                    True, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+                )
+                if best[low] + seconds < best[high]:
+                    best[high] = best[low] + seconds
+                    parent[high] = low
+    else:
+        # The long axis: all predecessors of a column at once, one rung of the other axis after another.
+        below = np.empty((other.size, size + 1))
+        last = 0
+        for rung in range(other.size):
+            at = other[rung] + 1
+            below[rung] = cumulative[at] - cumulative[last]
+            last = at
+        sums = np.empty(size)
+        for high in range(1, size + 1):
+            sums[:high] = best[:high]
+            for rung in range(other.size):
+                row = other[rung]
+                t = step_seconds[row, high - 1]
+                ahead = below[rung, high]
+                for low in range(high):
+                    sums[low] += (ahead - below[rung, low]) * t
+                opening = price[row, high - 1]
+                for low in range(first_column[row, high - 1] + 1):
+                    sums[low] += opening
+            parent[high] = np.argmin(sums[:high])
+            best[high] = sums[parent[high]]
     count = 0
     at = size
     while at > 0:

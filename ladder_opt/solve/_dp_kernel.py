@@ -6,8 +6,9 @@ ladder obeys
     f[c] = extra[c] + D[c]*t[c] + min over a < c of (f[a] - D[a]*t[c] + price[c] * [a opens c's variant])
 
 where t = step_seconds[j]. Over all a the bracket is a minimum of lines with slopes -D[a], which fall as a
-rises, at the point t[c]: the lower envelope is a stack, a query a binary search, so an interval costs
-O(columns * log) instead of O(columns^2), for any t at all. Predecessors that share c's variant pay no
+rises, at the point t[c]: the lower envelope is a stack, and a query walks along it from where the last
+one ended. Where t rises with c the walk is amortised, and an interval costs O(columns) instead of
+O(columns^2); for any other t the answer is the same and only the walk is longer. Predecessors that share c's variant pay no
 compile and are few (at most 32 // s of them): they are tried one by one.
 
 A quadratic loop over all (a, c) was tried first: the same numbers, 20 times as slow at 64 columns.
@@ -49,6 +50,7 @@ def interval_dp(
     best[0] = 0.0
     inserted = 0
     size = 0
+    low = 0
     for c in range(1, columns + 1):
         t = step_seconds[c - 1]
         opens_from = first_column[c - 1] + 1
@@ -70,16 +72,18 @@ def interval_dp(
                 size -= 1
             hull[size] = a
             size += 1
-        low = 0
-        high = size - 1
-        while low < high:
-            middle = (low + high) // 2
-            p = hull[middle]
-            q = hull[middle + 1]
-            if best[p] - steps_below[p] * t <= best[q] - steps_below[q] * t:
-                high = middle
-            else:
-                low = middle + 1
+        # Lines along the envelope fall, then rise, at any point; from c to c + 1 the least one moves little.
+        low = min(low, size - 1)
+        while low > 0 and (
+            best[hull[low - 1]] - steps_below[hull[low - 1]] * t
+            <= best[hull[low]] - steps_below[hull[low]] * t
+        ):
+            low -= 1
+        while low < size - 1 and (
+            best[hull[low + 1]] - steps_below[hull[low + 1]] * t
+            < best[hull[low]] - steps_below[hull[low]] * t
+        ):
+            low += 1
         origin = hull[low]
         value = best[origin] - steps_below[origin] * t + price[c - 1]
         for a in range(opens_from, c):
@@ -98,9 +102,10 @@ def ragged_costs(
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
     multipliers: NDArray[np.float64],
+    alive: NDArray[np.bool_],
     costs: NDArray[np.float64],
 ) -> None:
-    """Fill costs[i, j] for every interval of rows i < j (HUGE for the others).
+    """Fill costs[i, j] for every interval of rows i < j that is alive (HUGE for the others).
 
     Args:
         cumulative: (rows + 1, columns + 1).
@@ -109,6 +114,7 @@ def ragged_costs(
         first_column: (rows, columns).
         multipliers: (rows + 1, columns) cumulative over rows: having rung c in the ladder of rows (i, j]
             is charged multipliers[j, c] - multipliers[i, c].
+        alive: (rows + 1, rows + 1) whether the interval may be part of a better solution.
         costs: (rows + 1, rows + 1), filled.
     """
     rows, columns = step_seconds.shape
@@ -120,6 +126,8 @@ def ragged_costs(
     costs[:, :] = HUGE
     for j in range(1, rows + 1):
         for i in range(j):
+            if not alive[i, j]:
+                continue
             for c in range(columns):
                 below[c] = cumulative[j, c] - cumulative[i, c]
                 extra[c] = multipliers[j, c] - multipliers[i, c]
@@ -134,7 +142,7 @@ def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tupl
     """Shortest path over interval costs, any number of intervals.
 
     Returns:
-        (seconds, number of rungs); `chosen` is filled with the rows, ascending.
+        (seconds, number of rungs), (HUGE, 0) for none; `chosen` is filled with the rows, ascending.
     """
     rows = costs.shape[0] - 1
     best = np.full(rows + 1, HUGE)
@@ -145,6 +153,8 @@ def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tupl
             if best[i] + costs[i, j] < best[j]:
                 best[j] = best[i] + costs[i, j]
                 parent[j] = i
+    if best[rows] >= HUGE:
+        return HUGE, 0
     count = 0
     j = rows
     while j > 0:
@@ -153,6 +163,35 @@ def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tupl
         j = parent[j]
     chosen[:count] = chosen[:count][::-1].copy()
     return best[rows], count
+
+
+@njit(cache=True, nogil=True)
+def drop_intervals(costs: NDArray[np.float64], threshold: float, alive: NDArray[np.bool_]) -> int:
+    """Mark intervals that no cover of all rows below the threshold can hold; return how many are alive.
+
+    The cheapest cover through (i, j] costs best[i] + costs[i, j] + rest[j]; costs are lower bounds, so what is
+    dropped once may stay dropped under any multipliers.
+    """
+    rows = costs.shape[0] - 1
+    best = np.full(rows + 1, HUGE)
+    rest = np.full(rows + 1, HUGE)
+    best[0] = 0.0
+    rest[rows] = 0.0
+    for j in range(1, rows + 1):
+        for i in range(j):
+            best[j] = min(best[j], best[i] + costs[i, j])
+    for i in range(rows - 1, -1, -1):
+        for j in range(i + 1, rows + 1):
+            rest[i] = min(rest[i], costs[i, j] + rest[j])
+    count = 0
+    for i in range(rows):
+        for j in range(i + 1, rows + 1):
+            if alive[i, j]:
+                if best[i] + costs[i, j] + rest[j] >= threshold:
+                    alive[i, j] = False
+                else:
+                    count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)

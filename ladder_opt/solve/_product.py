@@ -51,7 +51,7 @@ from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
-SEARCH_WORK = 40_000_000
+SEARCH_WORK = 150_000_000
 """Edges that the first search of a range may look at; each later one may look at four times as many."""
 _MORE_WORK = 4
 _EDGES_BETWEEN_LOOKS = 4_000_000  # at the clock: some milliseconds
@@ -202,6 +202,7 @@ def root_relaxation(incumbent: Incumbent) -> Relaxation:
         min_rungs=1,
         max_rungs=min(rows, incumbent.max_variants),
         multipliers=np.zeros(incumbent.problem.shape),
+        alive=np.triu(np.ones((rows + 1, rows + 1), np.bool_), 1),
     )
 
 

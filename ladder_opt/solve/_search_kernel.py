@@ -31,7 +31,11 @@ HUGE = 1e300
 DEPTH, NODES, BEST_COUNT, STATE_SLOTS = range(4)
 
 
-@njit(cache=True, nogil=True)
+# No value is NaN, so a minimum may be taken in vector lanes; sums keep their order.
+_LANES = {"nnan", "nsz"}
+
+
+@njit(cache=True, nogil=True, fastmath=_LANES)
 def _add_interval(
     i: int,
     j: int,
@@ -43,20 +47,24 @@ def _add_interval(
     edges: NDArray[np.float64],
     summed: NDArray[np.float64],
     best: NDArray[np.float64],
+    below: NDArray[np.float64],
 ) -> float:
     """Fill summed = edges + those of rows (i, j]; return the cheapest path's seconds, charges included."""
     columns = extra.size
-    t = step_seconds[j - 1]
-    first = first_column[j - 1]
-    opening = price[j - 1]
+    for c in range(columns + 1):
+        below[c] = cumulative[j, c] - cumulative[i, c]
     best[0] = 0.0
     for c in range(1, columns + 1):
-        at = cumulative[j, c] - cumulative[i, c]
+        t = step_seconds[j - 1, c - 1]
+        opening = price[j - 1, c - 1]
+        opens_to = first_column[j - 1, c - 1] + 1
         least = HUGE
-        for a in range(c):
-            seconds = edges[c, a] + (at - (cumulative[j, a] - cumulative[i, a])) * t[c - 1]
-            if a <= first[c - 1]:
-                seconds += opening[c - 1]
+        for a in range(opens_to):
+            seconds = edges[c, a] + ((below[c] - below[a]) * t + opening)
+            summed[c, a] = seconds
+            least = min(least, best[a] + seconds)
+        for a in range(opens_to, c):
+            seconds = edges[c, a] + (below[c] - below[a]) * t
             summed[c, a] = seconds
             least = min(least, best[a] + seconds)
         best[c] = least + extra[c - 1]
@@ -106,6 +114,7 @@ def search(
     tolerance, allowance, limited = limits[0], limits[1], limits[2] > 0.0
     extra = np.empty(columns)
     work = np.empty(columns + 1)
+    below = np.empty(columns + 1)
     chosen = np.empty(columns, np.int64)
     depth = state[DEPTH]
     until = state[NODES] + max_nodes
@@ -126,7 +135,17 @@ def search(
         for c in range(columns):
             extra[c] = multipliers[rows, c] - multipliers[i, c]
         seconds = _add_interval(
-            i, j, cumulative, step_seconds, price, first_column, extra, edges[depth], edges[depth + 1], work
+            i,
+            j,
+            cumulative,
+            step_seconds,
+            price,
+            first_column,
+            extra,
+            edges[depth],
+            edges[depth + 1],
+            work,
+            below,
         )
         if seconds + rest >= threshold:
             continue

@@ -1,0 +1,290 @@
+"""How fast the replay is: requests a second on one core, beside vLLM's own Scheduler and the plain twin.
+
+Each contender replays the same requests under the default cost model and ladders, in turns, so that a busy
+machine slows all of them. The slow two get the first requests of the trace only, and so does `simulate`
+once more, for a like-for-like ratio; their histograms have to agree step for step. Set-up (reading the
+trace, compiling the loop, building a Scheduler) is not counted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import numpy as np
+
+from benchmarks import common
+from ladder_opt.cost.model import CostModel, read_cost_model
+from ladder_opt.engine import Engine
+from ladder_opt.ladder import default_ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.plain import simulate_plain
+from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
+from ladder_opt.trace.table import Trace, within_limits
+
+AT_LEAST: Final = 400_000.0
+VLLM_ENVIRONMENT: Final = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+StepCounts = dict[tuple[int, int], int]
+
+
+@dataclass
+class Contender:
+    """One way to replay one set of requests.
+
+    Attributes:
+        name: as the table calls it.
+        traffic: the trace, by its short name.
+        requests: how many it replays.
+        run: replays once; gives the steps by (num_seqs, num_blocks).
+        offset_seconds: set-up inside `run`, taken off.
+        seconds: of each repeat.
+        steps: what the last repeat gave.
+    """
+
+    name: str
+    traffic: str
+    requests: int
+    run: Callable[[], StepCounts]
+    offset_seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    steps: StepCounts = field(default_factory=dict)
+
+    def repeat(self) -> None:
+        """Time one replay."""
+        started = time.perf_counter()
+        self.steps = self.run()
+        self.seconds.append(max(1e-9, time.perf_counter() - started - self.offset_seconds))
+
+    @property
+    def best_rate(self) -> float:
+        """Requests a second of the fastest repeat."""
+        return self.requests / min(self.seconds)
+
+    @property
+    def median_rate(self) -> float:
+        """Requests a second of the middle repeat."""
+        return self.requests / statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table."""
+
+    contender: str
+    traffic: str
+    requests: int
+    repeats: int
+    best_rate: float
+    median_rate: float
+    ratio: float
+    steps_that_differ: int | None
+
+
+def measure(
+    traces: dict[str, Trace],
+    *,
+    repeats: int,
+    slow_repeats: int,
+    plain_requests: int,
+    vllm_requests: int,
+    engine: Engine | None = None,
+) -> list[Result]:
+    """Replay each trace with `simulate`, and the first requests of the first one with everything.
+
+    Args:
+        traces: by name.
+        repeats: of `simulate`.
+        slow_repeats: of the other two.
+        plain_requests: for the plain twin; 0 leaves it out.
+        vllm_requests: for vLLM's Scheduler; 0 leaves it out.
+        engine: the limits; default: those of `Engine()`.
+    """
+    engine = engine or Engine()
+    cost = read_cost_model()
+    fitting = {name: within_limits(trace, max_model_len=engine.max_model_len) for name, trace in traces.items()}
+    first = next(iter(fitting))
+    fast = [_fast(name, trace, engine, cost) for name, trace in fitting.items()]
+    slow: list[Contender] = []
+    like_for_like: list[Contender] = []
+    for requests, make in ((plain_requests, _plain), (vllm_requests, _vllm)):
+        if not requests:
+            continue
+        head = fitting[first].take(np.arange(min(requests, len(fitting[first]))))
+        slow.append(make(first, head, engine, cost))
+        like_for_like.append(_fast(first, head, engine, cost))
+    for contender in fast + like_for_like:
+        contender.run()  # compiles, or loads what was compiled
+    for turn in range(repeats):
+        for contender in fast + like_for_like:
+            contender.repeat()
+        for contender in slow if turn < slow_repeats else []:
+            contender.repeat()
+    results = [_result(contender, None) for contender in fast]
+    for ours, theirs in zip(like_for_like, slow, strict=True):
+        results += [_result(ours, None), _result(theirs, ours)]
+    return results
+
+
+def _fast(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
+    return Contender(
+        "simulate", name, len(trace), lambda: _counts_of(simulate(trace, engine, cost).steps)
+    )
+
+
+def _plain(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
+    seconds = _step_seconds(engine, cost)
+    return Contender(
+        "plain twin", name, len(trace), lambda: dict(simulate_plain(trace, engine, seconds).steps)
+    )
+
+
+def _vllm(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
+    for key, value in VLLM_ENVIRONMENT.items():
+        os.environ.setdefault(key, value)  # read as vLLM is imported
+    from tests.vllm_oracle import replay_with_vllm
+
+    seconds = _step_seconds(engine, cost)
+    assert trace.arrival_seconds is not None
+    columns = (trace.arrival_seconds.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist())
+
+    def replay(requests: int) -> StepCounts:
+        replayed = replay_with_vllm(
+            *(column[:requests] for column in columns),
+            block_size=engine.block_size,
+            max_num_seqs=engine.max_num_seqs,
+            max_model_len=engine.max_model_len,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            num_gpu_blocks=engine.usable_kv_blocks + 1,
+            step_seconds=lambda load: seconds(
+                load.num_decodes, load.max_blocks, load.decode_blocks, load.num_prefill_tokens
+            ),
+        )
+        return dict(Counter((load.num_decodes, load.max_blocks) for load in replayed.loads if load.num_decodes))
+
+    replay(1)
+    started = time.perf_counter()
+    replay(0)
+    return Contender(
+        "vLLM Scheduler",
+        name,
+        len(trace),
+        lambda: replay(len(trace)),
+        offset_seconds=time.perf_counter() - started,
+    )
+
+
+def _step_seconds(engine: Engine, cost: CostModel) -> Callable[[int, int, int, int], float]:
+    """Seconds of a step, added up in the order that the compiled loop adds them."""
+    batched = step_seconds_by_size(engine, cost, default_ladders(engine)).tolist()
+    base = cost.step_seconds.base
+    replay = cost.replay_seconds
+
+    def seconds(decodes: int, longest: int, own_blocks: int, prefill_tokens: int) -> float:
+        prefill = replay.per_prefill_token * prefill_tokens
+        if decodes >= engine.min_batched_seqs:
+            return float(batched[decodes][longest]) + prefill
+        return base + prefill + replay.per_sequence_gather * own_blocks
+
+    return seconds
+
+
+def _counts_of(steps: StepHistogram) -> StepCounts:
+    return {
+        (int(n), int(b)): int(count)
+        for n, b, count in zip(steps.num_seqs, steps.num_blocks, steps.steps, strict=True)
+    }
+
+
+def _result(contender: Contender, reference: Contender | None) -> Result:
+    differ = None
+    if reference is not None:
+        cells = contender.steps.keys() | reference.steps.keys()
+        differ = sum(abs(contender.steps.get(c, 0) - reference.steps.get(c, 0)) for c in cells)
+    return Result(
+        contender=contender.name,
+        traffic=contender.traffic,
+        requests=contender.requests,
+        repeats=len(contender.seconds),
+        best_rate=contender.best_rate,
+        median_rate=contender.median_rate,
+        ratio=1.0 if reference is None else reference.best_rate / contender.best_rate,
+        steps_that_differ=differ,
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    """The printed table."""
+    return common.text_table(
+        [
+            {
+                "replay": result.contender,
+                "trace": common.TRACE_LABELS.get(result.traffic, result.traffic),
+                "requests": f"{result.requests:,}",
+                "repeats": result.repeats,
+                "requests/s, best": f"{result.best_rate:,.0f}",
+                "median": f"{result.median_rate:,.0f}",
+                "simulate is faster by": "" if result.steps_that_differ is None else f"{result.ratio:,.0f} x",
+                "steps that differ": "" if result.steps_that_differ is None else result.steps_that_differ,
+            }
+            for result in results
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, judge."""
+    parser = common.parser("replay_rate", __doc__)
+    parser.add_argument("--repeats", type=int, default=9, help="repeats of simulate [9]")
+    parser.add_argument("--slow-repeats", type=int, default=3, help="repeats of the other two [3]")
+    parser.add_argument("--plain-requests", type=int, default=500, help="for the plain twin; 0: not run [500]")
+    parser.add_argument("--vllm-requests", type=int, default=500, help="for vLLM; 0: not run [500]")
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=AT_LEAST,
+        metavar="RATE",
+        help=f"exit 1 when the first trace's best rate is below this [{AT_LEAST:,.0f} requests/s]",
+    )
+    options = parser.parse_args(arguments)
+    if options.vllm_requests and importlib.util.find_spec("vllm") is None:
+        print("note: vllm is not installed; its Scheduler is left out (`make test` builds an environment)")
+        options.vllm_requests = 0
+    results = measure(
+        common.read_traces(["azure-conv", "sample"], options.shared),
+        repeats=options.repeats,
+        slow_repeats=options.slow_repeats,
+        plain_requests=options.plain_requests,
+        vllm_requests=options.vllm_requests,
+    )
+    print(common.machine_line())
+    print(table(results))
+    common.write_json(options.json, "replay_rate", [asdict(result) for result in results])
+    problems = [
+        f"{result.contender}: {result.steps_that_differ} steps differ from simulate's"
+        for result in results
+        if result.steps_that_differ
+    ]
+    if results[0].best_rate < options.at_least:
+        problems.append(
+            f"simulate: found {results[0].best_rate:,.0f} requests/s, expected at least {options.at_least:,.0f}"
+        )
+    for problem in problems:
+        print(f"failed: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
