@@ -108,7 +108,7 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
     text = read_text(path, max_bytes=_MAX_ENGINE_FILE_BYTES, what="an engine file")
     try:
         loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date of month 13
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         raise InputError(
@@ -132,7 +132,12 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
         if value is None and name == "num_kv_blocks":
             settings[name] = None
         elif isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(repr(value), "a whole number", path=path, column=str(key))
+            raise InputError(_shown(value), "a whole number", path=path, column=str(key))
         else:
             settings[name] = value
     return settings
+
+
+def _shown(value: object) -> str:
+    """A value on one short line; a list is named only, since YAML's references can make one of any length."""
+    return repr(value)[:60] if value is None or isinstance(value, str | int | float) else type(value).__name__

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,15 +31,31 @@ def sha256_of(path: str | Path) -> str:
 
 
 def open_to_read(path: str | Path) -> IO[bytes]:
-    """Open a regular file for reading bytes.
+    """Open a file for reading bytes.
 
     Raises:
         InputError: it is missing, a directory, or not ours to read.
     """
     try:
         return Path(path).open("rb")
-    except OSError as error:
-        raise InputError(error.strerror or str(error), "a readable file", path=path) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise InputError(_reason(error), "a readable file", path=_named(path)) from None
+
+
+def read_bytes(path: str | Path, *, max_bytes: int, what: str) -> bytes:
+    """A whole file of at most `max_bytes`, read once (so a pipe will do).
+
+    Raises:
+        InputError: it cannot be read, or is larger.
+    """
+    with open_to_read(path) as stream:
+        try:
+            data = stream.read(max_bytes + 1)
+        except OSError as error:
+            raise InputError(_reason(error), "a readable file", path=path) from None
+    if len(data) > max_bytes:
+        raise InputError(f"more than {max_bytes} bytes", f"{what} of at most that", path=path)
+    return data
 
 
 def read_text(path: str | Path, *, max_bytes: int, what: str) -> str:
@@ -46,10 +64,15 @@ def read_text(path: str | Path, *, max_bytes: int, what: str) -> str:
     Raises:
         InputError: it cannot be read, is larger, or is not UTF-8.
     """
-    with open_to_read(path) as stream:
-        data = stream.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise InputError(f"more than {max_bytes} bytes", f"{what} of at most that", path=path)
+    return decode_text(read_bytes(path, max_bytes=max_bytes, what=what), path=path, what=what)
+
+
+def decode_text(data: bytes, *, path: str | Path, what: str) -> str:
+    """The text of a file's bytes, less a byte order mark.
+
+    Raises:
+        InputError: they are not UTF-8.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -62,38 +85,83 @@ def read_text(path: str | Path, *, max_bytes: int, what: str) -> str:
 def replace_when_whole(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; move it there when the block ends well.
 
-    The file is synced before the rename, so a reader sees the old content or the new, whole.
+    The file is synced before the rename, so a reader sees the old content or the new, whole. A link stays
+    and what it points to is replaced; a file that was there keeps its mode. A device or a pipe, such as
+    /dev/stdout, is never replaced: the whole content is copied into it.
 
     Raises:
         InputError: the folder is missing or not ours to write.
+        OSError: the disk is full, or fails; `filename` is then `path`.
     """
-    target = Path(path)
+    mode = _mode_of(path)
+    is_stream = mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+    target = Path(path) if is_stream else Path(os.path.realpath(path))
+    part = _new_part(Path(tempfile.gettempdir()) if is_stream else target.parent, target.name, path)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    except OSError as error:
-        raise InputError(
-            error.strerror or str(error), "a folder that can be written", path=target.parent
-        ) from None
-    part = Path(name)
-    try:
-        os.close(handle)
         yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        part.chmod(0o666 & ~umask)
-        try:
-            part.replace(target)
-        except OSError as error:
-            raise InputError(
-                error.strerror or str(error), "a path that can be written", path=target
-            ) from None
+        if is_stream:
+            _copy(part, target)
+        else:
+            _sync(part)
+            part.chmod(_mode_of_new_files() if mode is None else stat.S_IMODE(mode))
+            _move(part, target, path)
+    except OSError as error:
+        error.filename = str(path) if error.filename in (None, str(part)) else error.filename
+        raise
     finally:
         part.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a UTF-8 file, whole or not at all."""
+    """Write a UTF-8 file, whole or not at all; bytes of odd file names come out as they went in."""
     with replace_when_whole(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
+
+
+def _mode_of(path: str | Path) -> int | None:
+    try:
+        return Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def _new_part(folder: Path, name: str, path: str | Path) -> Path:
+    try:
+        handle, part = tempfile.mkstemp(prefix=f".{name[:40]}.", suffix=".part", dir=folder)
+    except (OSError, ValueError) as error:
+        parent = _named(Path(path).parent)
+        raise InputError(_reason(error), "a folder that can be written", path=parent) from None
+    os.close(handle)
+    return Path(part)
+
+
+def _sync(part: Path) -> None:
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+
+
+def _mode_of_new_files() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def _move(part: Path, target: Path, path: str | Path) -> None:
+    try:
+        part.replace(target)
+    except OSError as error:
+        raise InputError(_reason(error), "a path that can be written", path=path) from None
+
+
+def _copy(part: Path, target: Path) -> None:
+    with part.open("rb") as source, target.open("wb") as sink:
+        shutil.copyfileobj(source, sink, _CHUNK_BYTES)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _named(path: str | Path) -> str:
+    """A path as messages show it: a NUL would end the line there."""
+    return ascii(str(path)) if "\0" in str(path) else str(path)

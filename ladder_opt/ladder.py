@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 
 Axis = Literal["num_seqs", "num_blocks"]
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 AXES: tuple[Axis, Axis] = ("num_seqs", "num_blocks")
 
 
@@ -85,12 +87,9 @@ def parse_rungs(text: str, *, option: str) -> list[int]:
     rungs = []
     for part in text.replace("[", "").replace("]", "").split(","):
         entry = part.strip()
-        try:
-            rungs.append(int(entry))
-        except ValueError:
-            raise UsageError(
-                f"{option}: found {entry!r} in {text!r}, expected integers such as 4,8,32"
-            ) from None
+        if not _INTEGER.fullmatch(entry):  # int() would also take 1_000 and digits of other scripts
+            raise UsageError(f"{option}: found {entry!r} in {text!r}, expected integers such as 4,8,32")
+        rungs.append(int(entry))
     return rungs
 
 

@@ -18,9 +18,10 @@ def parse_duration_seconds(text: str, *, option: str) -> float:
         UsageError: anything else.
     """
     match = _DURATION.fullmatch(text)
-    if match is None:
+    seconds = math.inf if match is None else float(match[1]) * _SECONDS[match[2].lower()]
+    if not math.isfinite(seconds):
         raise UsageError(f"{option}: found {text!r}, expected a duration such as 600s, 10m or 24h")
-    return float(match[1]) * _SECONDS[match[2].lower()]
+    return seconds
 
 
 def parse_share(text: str, *, option: str) -> float:
@@ -41,7 +42,7 @@ def parse_share(text: str, *, option: str) -> float:
 
 def duration_text(seconds: float) -> str:
     """A duration for a person: `38 ms`, `12.3 s`, `4 min 05 s`, `2 h 10 min`."""
-    if seconds < 1:
+    if seconds < 0.9995:  # from there on three digits of it are 1 s
         return f"{seconds * 1000:.3g} ms"
     if seconds < 100:
         return f"{seconds:.3g} s"

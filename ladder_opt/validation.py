@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ def load_json_object(text: str, *, path: str | Path | None, what: str) -> dict[s
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = dict(pairs)
         if len(keys) < len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise InputError(f"key {twice!r} twice", "each key once", path=path)
         return keys
 
@@ -78,6 +78,8 @@ def as_input_error(error: ValidationError, *, path: str | Path | None) -> InputE
         found, expected = "an unknown key", "only the keys of this format"
     elif kind == "value_error":
         context: Any = first.get("ctx", {}).get("error")
+        if isinstance(context, InputError):  # a rule across fields, which names its own key
+            return InputError(context.found, context.expected, path=path, column=context.column)
         found, _, expected = str(context).partition(", expected ")
         found = found.removeprefix("found ")
         expected = expected or "a valid value"
@@ -85,7 +87,7 @@ def as_input_error(error: ValidationError, *, path: str | Path | None) -> InputE
         found = shown(first["input"])
         message = first["msg"]
         expected = message.removeprefix("Input should be ").removeprefix("a valid ")
-    return InputError(found, expected, path=path, column=location.lstrip("."))
+    return InputError(found, expected, path=path, column=location.lstrip(".") or None)
 
 
 def shown(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -50,11 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done. 1: done, but `--strict` found a warning, or a check failed. 2: bad usage or bad input, one
     line on stderr. 3: a bug of ours, one line too. 130: interrupted.
     """
+    _let_odd_names_through()
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has enough; what is left in the buffer has nowhere to go.
+        if sys.stdout is not None:  # it is None where it was closed before we started
+            sys.stdout.flush()
+    except (BrokenPipeError, SystemExit) as end:
+        if isinstance(end, SystemExit) and not end.code:
+            raise  # shell completion
+        # Whoever read our output has enough (typer and rich tell of it with a SystemExit of 1); what is
+        # left in the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (KeyboardInterrupt, typer.Abort):
@@ -65,6 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _complain(message, code)
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _let_odd_names_through() -> None:
+    """File names that are no UTF-8 leave as the bytes they came as; what else cannot be said, escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        is_utf8 = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "backslashreplace")
 
 
 def _explain(error: Exception) -> tuple[str | None, int]:

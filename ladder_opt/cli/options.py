@@ -123,10 +123,9 @@ class EngineOptions:
 def _kv_blocks(text: str) -> int | None:
     if text == "auto":
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"--num-kv-blocks: found {text!r}, expected a whole number or auto") from None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise UsageError(f"--num-kv-blocks: found {text!r}, expected a whole number or auto")
+    return int(text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ import numpy as np
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.files import open_to_read, read_text, replace_when_whole, sha256_of, write_text
+from ladder_opt.files import decode_text, read_bytes, replace_when_whole, write_text
 from ladder_opt.occupancy.histogram import StepHistogram
 
 MAX_STEPS_FILE_BYTES = 256 << 20
 REQUIRED = ("num_seqs", "num_blocks", "steps")
 OPTIONAL = ("gathers_real",)
+_MAX_ROWS = 20_000_000
 _LARGEST_SIZE = 1 << 40
 _LARGEST_WEIGHT = 1e15  # sums of larger weights lose whole steps
 
@@ -47,9 +49,8 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
     Raises:
         InputError: with file, line and column of the first fault.
     """
-    with open_to_read(path) as stream:
-        is_parquet = stream.read(4) == b"PAR1"
-    header, table = _parquet_rows(path) if is_parquet else _csv_rows(path)
+    data = read_bytes(path, max_bytes=MAX_STEPS_FILE_BYTES, what="a steps file")
+    header, table = _parquet_rows(data, path) if data.startswith(b"PAR1") else _csv_rows(data, path)
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise InputError(
@@ -83,7 +84,7 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
         np.array(weights),
         np.array(real) if real else None,
     )
-    return StepsFile(steps, str(path), sha256_of(path), len(table), tuple(warnings))
+    return StepsFile(steps, str(path), hashlib.sha256(data).hexdigest(), len(table), tuple(warnings))
 
 
 def write_steps(steps: StepHistogram, path: str | Path) -> None:
@@ -107,9 +108,9 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(value)
 
 
-def _csv_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    text = read_text(path, max_bytes=MAX_STEPS_FILE_BYTES, what="a steps file")
-    reader = csv.reader(io.StringIO(text), strict=True)
+def _csv_rows(data: bytes, path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    text = decode_text(data, path=path, what="a steps file")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[tuple[int, list[str]]] = []
     header: list[str] = []
     try:
@@ -127,14 +128,18 @@ def _csv_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]
     return header, rows
 
 
-def _parquet_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _parquet_rows(data: bytes, path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        table = pq.read_table(path)
+        file = pq.ParquetFile(io.BytesIO(data))
+        rows_stored = file.metadata.num_rows
+        table = file.read() if rows_stored <= _MAX_ROWS else None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(str(error).split("\n", maxsplit=1)[0], "a Parquet file", path=path) from None
+    if table is None:  # run lengths make a small file of billions of rows
+        raise InputError(f"{rows_stored} rows", f"at most {_MAX_ROWS}", path=path)
     columns = [[str(value) for value in column.to_pylist()] for column in table.columns]
     rows = [(line, list(row)) for line, row in enumerate(zip(*columns, strict=True), start=1)]
     return list(table.column_names), rows
@@ -143,9 +148,10 @@ def _parquet_rows(path: str | Path) -> tuple[list[str], list[tuple[int, list[str
 def _size(cell: str, path: str | Path, line: int, column: str, limit: int | None) -> int:
     text = cell.strip()
     # int() would also take 1_000 and digits of other scripts.
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:20]) <= _LARGEST_SIZE:
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(digits[:20] or "0") <= _LARGEST_SIZE:
         raise InputError(repr(cell[:60]), "a whole number of 1 or more", path=path, line=line, column=column)
-    size = int(text)
+    size = int(digits)
     if limit is not None and size > limit:
         name = "max_num_seqs" if column == "num_seqs" else "ceil(max_model_len / block_size)"
         raise InputError(
@@ -157,7 +163,7 @@ def _size(cell: str, path: str | Path, line: int, column: str, limit: int | None
 def _weight(cell: str, path: str | Path, line: int, column: str, *, above_zero: bool) -> float:
     expected = "a finite number above 0" if above_zero else "a finite number of 0 or more"
     try:
-        value = float(cell) if "_" not in cell else math.nan
+        value = float(cell) if cell.isascii() and "_" not in cell else math.nan
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and 0 <= value <= _LARGEST_WEIGHT) or (above_zero and value == 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,18 @@ class SolveOptions:
     num_blocks: Sequence[int] = ()
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     min_gain: float = DEFAULT_MIN_GAIN
+
+    def __post_init__(self) -> None:
+        for option, value, zero_will_do, expected in (
+            ("--restarts", self.restarts, True, "a number of 0 or more"),
+            ("--uptime", self.uptime_seconds, False, "more than 0 s"),
+            ("--span", self.span_seconds, True, "0 s or more"),
+            ("--max-variants", self.max_variants, False, "1 or more"),
+            ("--min-gain", self.min_gain, True, "a share of 0 or more"),
+        ):
+            if value is None or 0 < value < math.inf or (value == 0 and zero_will_do):
+                continue
+            raise UsageError(f"{option}: found {value}, expected {expected}")
 
     def limits(self, cost: CostModel) -> Limits:
         """The solver's limits: the budget less the start-up that ladders do not change."""

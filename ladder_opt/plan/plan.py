@@ -7,6 +7,7 @@ the rules across fields: each ladder ascends and ends exactly on the engine's li
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.engine import Engine
-from ladder_opt.errors import LadderOptError
+from ladder_opt.errors import InputError
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
@@ -151,29 +152,22 @@ class Plan(_Part):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kernel not in KERNELS:
-            raise ValueError(_disagreement(f"kernel {self.kernel!r}", f"one of {', '.join(KERNELS)}"))
-        try:
-            engine = self.to_engine()
-            ladders = self.ladders
-        except LadderOptError as error:
-            raise ValueError(str(error)) from None
-        if engine.batches_decodes and (not ladders.num_seqs or ladders.num_seqs[-1] != engine.max_num_seqs):
-            raise ValueError(
-                _disagreement(
-                    f"num_seqs {list(self.num_seqs)}", f"a last rung of max_num_seqs = {engine.max_num_seqs}"
-                )
-            )
-        if ladders.num_seqs and ladders.num_seqs[0] < engine.min_batched_seqs:
-            raise ValueError(
-                _disagreement(f"num_seqs {list(self.num_seqs)}", f"rungs from {engine.min_batched_seqs} on")
-            )
-        if not ladders.num_blocks or ladders.num_blocks[-1] != engine.max_num_blocks:
-            raise ValueError(
-                _disagreement(
-                    f"num_blocks {list(self.num_blocks)}",
-                    f"a last rung of ceil(max_model_len / block_size) = {engine.max_num_blocks}",
-                )
-            )
+            raise InputError(repr(self.kernel), f"one of {', '.join(KERNELS)}", column="kernel")
+        engine = Engine.from_dict(self._engine_limits())
+        _check_rungs(
+            "num_seqs",
+            self.num_seqs,
+            first=engine.min_batched_seqs,
+            last=engine.max_num_seqs if engine.batches_decodes else None,
+            source="max_num_seqs",
+        )
+        _check_rungs(
+            "num_blocks",
+            self.num_blocks,
+            first=1,
+            last=engine.max_num_blocks,
+            source="ceil(max_model_len / block_size)",
+        )
         return self
 
     @property
@@ -183,7 +177,10 @@ class Plan(_Part):
 
     def to_engine(self) -> Engine:
         """The engine the plan was made for."""
-        return Engine(**self.engine.model_dump(include=set(PlanEngine.model_fields)))
+        return Engine(**self._engine_limits())
+
+    def _engine_limits(self) -> dict[str, Any]:
+        return self.engine.model_dump(include=set(PlanEngine.model_fields))
 
     @property
     def default(self) -> PlanBaseline | None:
@@ -222,8 +219,17 @@ def _frame_row(
     }
 
 
-def _disagreement(found: str, expected: str) -> str:
-    return f"found {found}, expected {expected}"
+def _check_rungs(axis: str, rungs: tuple[int, ...], *, first: int, last: int | None, source: str) -> None:
+    """Refuse a ladder that does not ascend from `first` and end on `last` (None: that may be empty)."""
+    for index, (low, high) in enumerate(pairwise(rungs), start=1):
+        if high <= low:
+            raise InputError(f"{high} after {low}", "a larger rung", column=f"{axis}[{index}]")
+    if rungs and rungs[0] < first:
+        raise InputError(str(rungs[0]), f"rungs from min_batched_seqs = {first} on", column=f"{axis}[0]")
+    if last is not None and rungs[-1:] != (last,):
+        found = str(rungs[-1]) if rungs else "no rung"
+        where = f"{axis}[{len(rungs) - 1}]" if rungs else axis
+        raise InputError(found, f"a last rung of {source} = {last}", column=where)
 
 
 def plan_from_dict(data: dict[str, Any], *, path: str | Path | None = None) -> Plan:

@@ -13,8 +13,8 @@ from ladder_opt.solve._incumbent import Incumbent
 from ladder_opt.solve.problem import Floats
 from ladder_opt.solve.result import RELATIVE_TOLERANCE
 
-_STALLED_AFTER = 5
-_SCALE_CUT = 0.7
+_STALLED_AFTER = 10
+_SCALE_CUT = 0.6
 _LEAST_SCALE = 1e-3
 _MEMORY = 0.9  # of the running mean of the number of rungs
 
@@ -31,8 +31,8 @@ class Relaxation:
         per_variant: multiplier of the limit on variants, >= 0.
         per_compile_second: multiplier of the limit on compile seconds, >= 0.
         bound: seconds that no ladders in the range go below, -inf before the first ascent.
-        alive: bool (rows + 1, rows + 1), intervals of rows that a better solution may hold; shared by all parts
-            of a search, and only ever thinned.
+        alive: bool (rows + 1, rows + 1), intervals of rows that a better solution may hold; shared
+            by all parts of a search, and only ever thinned.
         scale: step length of the ascent, relative to Polyak's.
         mean_rungs: rungs of recent relaxed solutions.
     """

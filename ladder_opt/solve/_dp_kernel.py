@@ -8,8 +8,8 @@ ladder obeys
 where t = step_seconds[j]. Over all a the bracket is a minimum of lines with slopes -D[a], which fall as a
 rises, at the point t[c]: the lower envelope is a stack, and a query walks along it from where the last
 one ended. Where t rises with c the walk is amortised, and an interval costs O(columns) instead of
-O(columns^2); for any other t the answer is the same and only the walk is longer. Predecessors that share c's variant pay no
-compile and are few (at most 32 // s of them): they are tried one by one.
+O(columns^2); for any other t the answer is the same and only the walk is longer. Predecessors that share
+c's variant pay no compile and are few (at most 32 // s of them): they are tried one by one.
 
 A quadratic loop over all (a, c) was tried first: the same numbers, 20 times as slow at 64 columns.
 """
@@ -169,8 +169,8 @@ def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tupl
 def drop_intervals(costs: NDArray[np.float64], threshold: float, alive: NDArray[np.bool_]) -> int:
     """Mark intervals that no cover of all rows below the threshold can hold; return how many are alive.
 
-    The cheapest cover through (i, j] costs best[i] + costs[i, j] + rest[j]; costs are lower bounds, so what is
-    dropped once may stay dropped under any multipliers.
+    The cheapest cover through (i, j] costs best[i] + costs[i, j] + rest[j]; costs are lower bounds, so what
+    is dropped once may stay dropped under any multipliers.
     """
     rows = costs.shape[0] - 1
     best = np.full(rows + 1, HUGE)
@@ -229,6 +229,20 @@ def counted_rows(costs: NDArray[np.float64], max_rungs: int) -> NDArray[np.float
             for i in range(j):
                 if best[rungs - 1, i] < HUGE:
                     best[rungs, j] = min(best[rungs, j], best[rungs - 1, i] + costs[i, j])
+    return best
+
+
+@njit(cache=True, nogil=True)
+def counted_rows_above(costs: NDArray[np.float64], max_rungs: int) -> NDArray[np.float64]:
+    """The same for rows j..rows, from the other end."""
+    rows = costs.shape[0] - 1
+    best = np.full((max_rungs + 1, rows + 1), HUGE)
+    best[0, rows] = 0.0
+    for rungs in range(1, max_rungs + 1):
+        for i in range(rows):
+            for j in range(i + 1, rows + 1):
+                if best[rungs - 1, j] < HUGE:
+                    best[rungs, i] = min(best[rungs, i], best[rungs - 1, j] + costs[i, j])
     return best
 
 

@@ -19,11 +19,12 @@ the optimum, and the multipliers leave 0.001 to 0.5 %.
 **Incumbent** (`_incumbent`). Every new set of rows that the relaxation proposes starts an alternation of
 exact one-axis solves, within the limits.
 
-**Search** (`_search_kernel`). Depth first over num_seqs ladders from the top, the multipliers fixed: the
-rungs decided share one block ladder exactly, the rows below stay relaxed. Either it finishes, which
-proves the incumbent, or it is given up at a number of nodes and the multipliers are raised further. Where
-limits bind, the range of the number of num_seqs rungs is then split, each half with multipliers of its
-own: the relaxation keeps that number exactly, which closes most of the gap that limits leave.
+**Search** (`_search_kernel`). Depth first over num_seqs ladders, from the top or from the bottom, the
+multipliers fixed: the rungs decided share one block ladder exactly, the other rows stay relaxed. Either
+it finishes, which proves the incumbent, or both directions are given up at a number of nodes and the
+multipliers are raised further. Where limits bind, the range of the number of num_seqs rungs is then split,
+each half with multipliers of its own: the relaxation keeps that number exactly, which closes most of the
+gap that limits leave.
 
 The search is finite; when all ranges are closed the incumbent is optimal to RELATIVE_TOLERANCE. Out of
 time, the bound is the least of those of the open ranges.
@@ -51,8 +52,8 @@ from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
-SEARCH_WORK = 150_000_000
-"""Edges that the first search of a range may look at; each later one may look at four times as many."""
+SEARCH_WORK = 20_000_000
+"""Edges that the first search of a range may look at in each direction; each later one four times as many."""
 _MORE_WORK = 4
 _EDGES_BETWEEN_LOOKS = 4_000_000  # at the clock: some milliseconds
 _MAX_EDGE_BYTES = 8 << 30
@@ -99,12 +100,10 @@ class _Search:
             relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
             if is_closed(relaxation.bound, incumbent):
                 continue
-            reached = self.search(relaxation, SEARCH_WORK * _MORE_WORK**tries)
+            reached = self.search_both_ways(relaxation, SEARCH_WORK * _MORE_WORK**tries)
             if reached is None:
                 continue
-            parts = [
-                replace(relaxation, bound=max(reached, relaxation.bound), scale=max(0.3, relaxation.scale))
-            ]
+            parts = [replace(relaxation, bound=reached, scale=max(0.3, relaxation.scale))]
             if incumbent.limited and relaxation.min_rungs < relaxation.max_rungs:
                 middle = int(np.clip(relaxation.mean_rungs, relaxation.min_rungs, relaxation.max_rungs - 1))
                 parts = [
@@ -119,7 +118,17 @@ class _Search:
                     pushed += 1
         return incumbent.seconds, True
 
-    def search(self, relaxation: Relaxation, work: int) -> float | None:
+    def search_both_ways(self, relaxation: Relaxation, work: int) -> float | None:
+        """Search a range from either end; None where one search finishes, else the better bound."""
+        best = relaxation.bound
+        for upward in (False, True):
+            reached = self.search(relaxation, work, upward=upward)
+            if reached is None:
+                return None
+            best = max(best, reached)
+        return best
+
+    def search(self, relaxation: Relaxation, work: int, *, upward: bool) -> float | None:
         """Search a range to its end (None), or as far as `work` edges and the time go (the bound then)."""
         incumbent = self.incumbent
         p = incumbent.problem
@@ -128,7 +137,7 @@ class _Search:
         if depths * (columns + 1) ** 2 * 8 > _MAX_EDGE_BYTES:
             return relaxation.bound
         costs = interval_costs(relaxation, incumbent)
-        to_go = _cost_to_go(costs, relaxation.min_rungs, relaxation.max_rungs)
+        to_go = _cost_to_go(costs, relaxation, upward=upward)
         allowance = relaxation.allowance(incumbent)
         limits = np.array(
             [
@@ -147,13 +156,14 @@ class _Search:
         next_child = np.zeros(rows + 1, np.int64)
         path_seconds = np.zeros(rows + 1)
         state = np.zeros(search_kernel.STATE_SLOTS, np.int64)
-        position[0], next_child[0] = rows, rows - 1
+        position[0], next_child[0] = (0, 1) if upward else (rows, rows - 1)
         best = np.array([incumbent.seconds])
         best_rows = np.zeros(rows, np.int64)
         edges_of_node = columns * columns // 2 + 1
         finished = False
         while not finished and state[search_kernel.NODES] * edges_of_node < work and not self.out_of_time():
             finished = search_kernel.search(
+                upward,
                 p.cumulative,
                 p.step_seconds,
                 incumbent.price,
@@ -181,7 +191,7 @@ class _Search:
         if finished:
             return None
         left = search_kernel.open_bound(
-            costs, to_go, position, next_child, path_seconds, int(state[search_kernel.DEPTH])
+            upward, costs, to_go, position, next_child, path_seconds, int(state[search_kernel.DEPTH])
         )
         return min(float(left) - allowance, incumbent.seconds)
 
@@ -206,14 +216,15 @@ def root_relaxation(incumbent: Incumbent) -> Relaxation:
     )
 
 
-def _cost_to_go(costs: Floats, min_rungs: int, max_rungs: int) -> Floats:
-    """[d, j]: cheapest cover of rows 0..j below d rungs, so that the total stays in the range."""
+def _cost_to_go(costs: Floats, relaxation: Relaxation, *, upward: bool) -> Floats:
+    """[d, j]: cheapest cover of the rows beyond position j that keeps the total in the range, d rungs done."""
     rows = costs.shape[0] - 1
-    counted = dp_kernel.counted_rows(costs, max_rungs)
+    least, most = relaxation.min_rungs, min(rows, relaxation.max_rungs)
+    cover = dp_kernel.counted_rows_above if upward else dp_kernel.counted_rows
+    counted = cover(costs, most)
     to_go = np.full((rows + 2, rows + 1), dp_kernel.HUGE)
-    for above in range(1, min(max_rungs, rows) + 1):
-        low, high = max(0, min_rungs - above), max_rungs - above
-        to_go[above] = counted[low : high + 1].min(axis=0)
+    for done in range(1, most + 1):
+        to_go[done] = counted[max(0, least - done) : most - done + 1].min(axis=0)
     return to_go
 
 

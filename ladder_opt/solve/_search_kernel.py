@@ -1,18 +1,22 @@
 """Depth-first search over num_seqs ladders in numba, bounded by fixed multipliers.
 
-A node is a ladder's upper part: rungs row_1 > row_2 > ... > row_d from the top, so all rows above position
-j = row_d's lower end are padded. Those intervals share one block ladder *exactly*: their edge costs
-(a -> c) are added up and the cheapest path taken. The rows below stay relaxed, at the cost `to_go`,
-which the ragged bound gives. With the multipliers charged on both sides,
+A node is one end of a ladder: d consecutive rungs from the top downward, or from the bottom upward, so that
+all rows on one side of a position are padded. Those intervals share one block ladder *exactly*: their
+edge costs (a -> c) are added up and the cheapest path taken. The rows on the other side stay relaxed, at
+the cost `to_go`, which the ragged bound gives. With the multipliers charged on both sides,
 
-    bound(node) = min over block ladders of (cost of the upper part + its charges) + to_go[d, j].
+    bound(node) = min over block ladders of (cost of the padded part + its charges) + to_go[d, position].
 
-*Valid:* for any product ladders below the node, the charges of upper and lower rows cancel (they add up to 0
-for every column), the first term is at most the upper part's true cost plus charges, the second at most
-the lower part's. At a full ladder (j = 0) the charges are 0 and the bound is the exact cost.
+*Valid:* for any product ladders under the node, the charges of both sides cancel (they add up to 0 for
+every column), the first term is at most the padded part's true cost plus charges, the second at most the
+other part's. At a full ladder the charges are 0 and the bound is the exact cost.
 
 A child is first tested with parent's path + its own cheapest interval + to_go, which costs nothing
 (a minimum of a sum is no less than the sum of the minima); only survivors pay for the path.
+
+Which end is the better one to start from depends on where the rows disagree: from the top took 72,900 nodes
+on one 64 x 512 instance where from the bottom took 663, and 2,500 against 154,000 on a 32 x 64 one. The
+caller alternates.
 
 Branch and bound with multipliers adjusted at every node was tried first: at a root gap of 0.2 % it had not
 finished 1,900 nodes in 20 s where this search finishes in 10 ms.
@@ -73,6 +77,7 @@ def _add_interval(
 
 @njit(cache=True, nogil=True)
 def search(
+    upward: bool,
     cumulative: NDArray[np.float64],
     step_seconds: NDArray[np.float64],
     base_price: NDArray[np.float64],
@@ -95,17 +100,19 @@ def search(
     """Go on with the search for at most max_nodes nodes; return whether it is finished.
 
     Args:
+        upward: from the bottom; otherwise from the top.
         base_price: (rows, columns) seconds that a variant costs the objective.
         price: the same with the limits' multipliers added.
         multipliers: (rows + 1, columns) cumulative.
         interval_costs: (rows + 1, rows + 1) at these multipliers and prices.
-        to_go: (rows + 1, rows + 1): [d, j] is the cheapest cover of rows 0..j below d rungs.
+        to_go: (rows + 2, rows + 1): [d, j] is the cheapest cover of the rows on the open side of position j,
+            given d rungs on the other side.
         limits: relative tolerance, limits' allowance in seconds, whether limits bind (1 or 0), max_variants,
             max_compile_seconds, and the multipliers of the last two.
         edges: (rows + 1, columns + 1, columns + 1) work; [0] has to be 0.
-        position: (rows + 1,) the lower end of each depth. Modified in place.
-        next_child: (rows + 1,) the next lower end to try. Modified in place.
-        path_seconds: (rows + 1,) cheapest path of the upper part. Modified in place.
+        position: (rows + 1,) where each depth's padded part ends. Modified in place.
+        next_child: (rows + 1,) the next position to try. Modified in place.
+        path_seconds: (rows + 1,) cheapest path of the padded part. Modified in place.
         state: slots above. Modified in place.
         incumbent: (1,) the best objective. Modified in place.
         best_rows: (rows,) its rows, ascending. Modified in place.
@@ -119,21 +126,25 @@ def search(
     depth = state[DEPTH]
     until = state[NODES] + max_nodes
     threshold = incumbent[0] - tolerance * abs(incumbent[0]) + allowance
+    last = rows if upward else 0
     while depth >= 0:
-        i = next_child[depth]
-        if i < 0:
+        here = position[depth]
+        there = next_child[depth]
+        if there < 0 or there > rows:
             depth -= 1
             continue
         if state[NODES] >= until:
             break
-        next_child[depth] = i - 1
-        j = position[depth]
-        rest = to_go[depth + 1, i]
+        i, j = (here, there) if upward else (there, here)
+        next_child[depth] = there + 1 if upward else there - 1
+        rest = to_go[depth + 1, there]
         if path_seconds[depth] + interval_costs[i, j] + rest >= threshold:
             continue
         state[NODES] += 1
         for c in range(columns):
-            extra[c] = multipliers[rows, c] - multipliers[i, c]
+            extra[c] = (
+                multipliers[j, c] - multipliers[0, c] if upward else multipliers[rows, c] - multipliers[i, c]
+            )
         seconds = _add_interval(
             i,
             j,
@@ -149,16 +160,19 @@ def search(
         )
         if seconds + rest >= threshold:
             continue
-        if i > 0:
+        if there != last:
             depth += 1
-            position[depth] = i
-            next_child[depth] = i - 1
+            position[depth] = there
+            next_child[depth] = there + 1 if upward else there - 1
             path_seconds[depth] = seconds
             continue
         count = depth + 1
         ladder = np.empty(count, np.int64)
         for level in range(count):
-            ladder[count - 1 - level] = position[level] - 1
+            if upward:
+                ladder[level] = (position[level + 1] if level < depth else rows) - 1
+            else:
+                ladder[count - 1 - level] = position[level] - 1
         if limited:
             seconds, found = best_ladder_within(
                 False,
@@ -188,6 +202,7 @@ def search(
 
 @njit(cache=True, nogil=True)
 def open_bound(
+    upward: bool,
     interval_costs: NDArray[np.float64],
     to_go: NDArray[np.float64],
     position: NDArray[np.int64],
@@ -196,9 +211,13 @@ def open_bound(
     depth: int,
 ) -> float:
     """Least bound of what an unfinished search has not looked at (the limits' allowance not yet off)."""
+    rows = interval_costs.shape[0] - 1
     least = HUGE
     for level in range(depth + 1):
-        for i in range(next_child[level] + 1):
-            value = path_seconds[level] + interval_costs[i, position[level]] + to_go[level + 1, i]
-            least = min(least, value)
+        here = position[level]
+        there = next_child[level]
+        while 0 <= there <= rows:
+            cost = interval_costs[here, there] if upward else interval_costs[there, here]
+            least = min(least, path_seconds[level] + cost + to_go[level + 1, there])
+            there += 1 if upward else -1
     return least

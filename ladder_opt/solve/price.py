@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
+from ladder_opt.errors import UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
 
@@ -109,9 +110,11 @@ def price_ladders(
 
     Raises:
         InputError: a step is beyond the engine's limits, or a measured table lacks a rung pair.
+        UsageError: a batched step is beyond the ladders.
     """
     steps.check_limits(engine)
     batched = steps.batched(engine)
+    _check_covers(steps, batched, ladders)
     weight = steps.steps[batched]
     seqs = np.array(ladders.num_seqs, np.int64)
     blocks = np.array(ladders.num_blocks, np.int64)
@@ -151,6 +154,16 @@ def price_ladders(
         hits=hits,
         dead_variants=dead,
     )
+
+
+def _check_covers(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Ladders) -> None:
+    for axis, rungs, sizes in (
+        ("num_seqs", ladders.num_seqs, steps.num_seqs[batched]),
+        ("num_blocks", ladders.num_blocks, steps.num_blocks[batched]),
+    ):
+        largest = int(sizes.max(initial=0))
+        if largest > (rungs[-1] if rungs else 0):
+            raise UsageError(f"{axis}: found {list(rungs)}, expected a rung of {largest} or more")
 
 
 @dataclass(frozen=True, kw_only=True)

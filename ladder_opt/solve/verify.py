@@ -1,13 +1,15 @@
 """The independent check of a solve: plain Python, one step cell at a time.
 
 It shares no code with the solver, with `price.py` or with the kernels' geometry: the formulas are
-written out again. Every result goes through `check_result` before anyone sees it.
+written out again. Only a kernel that a caller registered is asked itself, one rung pair at a time. Every
+result goes through `check_result` before anyone sees it.
 """
 
 from __future__ import annotations
 
 import math
 
+from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
@@ -33,7 +35,7 @@ def price_plain(
     variants: dict[tuple[int, ...], float] = {}
     for s in ladders.num_seqs:
         for m in ladders.num_blocks:
-            variants.setdefault(_variant(cost.kernel, s, m), _compile_seconds(cost, s, m))
+            variants.setdefault(_shape(cost.kernel, s, m)[0], _compile_seconds(cost, s, m))
     return step_seconds, math.fsum(variants.values()), len(variants)
 
 
@@ -84,21 +86,21 @@ def _chunks(s: int, m: int) -> tuple[int, int]:
     return blocks, chunks + (1 if rest else 0)
 
 
-def _variant(kernel: str, s: int, m: int) -> tuple[int, ...]:
+def _shape(kernel: str, s: int, m: int) -> tuple[tuple[int, ...], int, int]:
+    """(variant, iterations, gathers) of a rung pair."""
     if kernel == "per_block":
-        return (s, m)
+        return (s, m), m, s * m
     if kernel == "chunked":
-        return (s, *_chunks(s, m))
-    raise InternalError(f"kernel {kernel!r} is not written out in the check")
+        blocks, chunks = _chunks(s, m)
+        return (s, blocks, chunks), chunks, s * blocks * chunks
+    other = get_kernel(kernel)
+    return (int(other.variant_key(s, m)),), int(other.iterations(s, m)), int(other.gathers(s, m))
 
 
 def _step_seconds(cost: CostModel, s: int, m: int) -> float:
     if cost.step_table is not None:
         return next(seconds for n, b, seconds in cost.step_table if (n, b) == (s, m))
-    iterations, gathers = m, s * m
-    if cost.kernel == "chunked":
-        blocks, iterations = _chunks(s, m)
-        gathers = s * blocks * iterations
+    _, iterations, gathers = _shape(cost.kernel, s, m)
     terms = cost.step_seconds
     return terms.base + terms.per_seq * s + terms.per_iteration * iterations + terms.per_gather * gathers
 
@@ -108,10 +110,10 @@ def _compile_seconds(cost: CostModel, s: int, m: int) -> float:
         same = [
             seconds
             for n, b, seconds in cost.compile_table
-            if _variant(cost.kernel, n, b) == _variant(cost.kernel, s, m)
+            if _shape(cost.kernel, n, b)[0] == _shape(cost.kernel, s, m)[0]
         ]
         return sum(same) / len(same)
-    iterations = m if cost.kernel == "per_block" else _chunks(s, m)[1]
+    iterations = _shape(cost.kernel, s, m)[1]
     terms = cost.compile_seconds
     return cost.graphs_per_variant * (
         terms.base + terms.per_iteration * iterations + terms.per_iteration_sq * iterations * iterations
