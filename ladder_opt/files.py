@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -110,6 +111,22 @@ def replace_when_whole(path: str | Path) -> Iterator[Path]:
         raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_output(path: str | Path | None) -> None:
+    """Find out before long work whether `path` can be written (None: nothing is to be).
+
+    Raises:
+        InputError: the folder is missing or not ours to write, or `path` is a folder.
+    """
+    if path is None:
+        return
+    mode = _mode_of(path)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise InputError(os.strerror(errno.EISDIR), "a path that can be written", path=path)
+    if mode is None or stat.S_ISREG(mode):
+        target = Path(os.path.realpath(path))
+        _new_part(target.parent, target.name, path).unlink()
 
 
 def write_text(path: str | Path, text: str) -> None:

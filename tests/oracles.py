@@ -20,6 +20,7 @@ class Instance:
     restarts: float
     graphs: int = 1
     min_batched_seqs: int = 4
+    usable_kv_blocks: float = float("inf")
 
 
 def shape(kernel: str, s: int, m: int) -> tuple[tuple[int, ...], int, int]:
@@ -46,10 +47,17 @@ def price(instance: Instance, seqs: tuple[int, ...], blocks: tuple[int, ...]) ->
     variants = {}
     for s in seqs:
         for m in blocks:
-            variant, iterations, _ = shape(instance.kernel, s, m)
-            variants[variant] = instance.graphs * (
-                compile_base + compile_it * iterations + compile_sq * iterations**2
+            held = instance.usable_kv_blocks == float("inf") or any(
+                (n - 1) + b <= instance.usable_kv_blocks
+                for n in range(instance.min_batched_seqs, s + 1)
+                for b in range(1, m + 1)
+                if next(r for r in seqs if r >= n) == s and next(r for r in blocks if r >= b) == m
             )
+            variant, iterations, _ = shape(instance.kernel, s, m)
+            if held:
+                variants[variant] = instance.graphs * (
+                    compile_base + compile_it * iterations + compile_sq * iterations**2
+                )
     compiles = sum(variants.values())
     return total + instance.restarts * compiles, len(variants), compiles
 
@@ -62,13 +70,29 @@ def ladders(low: int, top: int) -> Iterator[tuple[int, ...]]:
             yield (*chosen, top)
 
 
+def keeps_guard(rungs: tuple[int, ...], smallest: int, guard: float) -> bool:
+    """Whether every size is padded by no more than the guard."""
+    return all(
+        next(rung for rung in rungs if rung >= size) <= guard * size * (1 + 1e-12)
+        for size in range(smallest, rungs[-1] + 1)
+    )
+
+
 def brute_force(
-    instance: Instance, *, max_variants: int | None = None, max_compile_seconds: float | None = None
+    instance: Instance,
+    *,
+    max_variants: int | None = None,
+    max_compile_seconds: float | None = None,
+    guard: float | None = None,
 ) -> tuple[float, int]:
     """(objective, variants) of the optimum within limits; fewest variants among equals."""
     best = (float("inf"), 0)
     for seqs in ladders(instance.min_batched_seqs, instance.max_num_seqs):
+        if guard is not None and not keeps_guard(seqs, instance.min_batched_seqs, guard):
+            continue
         for blocks in ladders(1, instance.max_num_blocks):
+            if guard is not None and not keeps_guard(blocks, 1, guard):
+                continue
             objective, variants, compiles = price(instance, seqs, blocks)
             if max_variants is not None and variants > max_variants:
                 continue

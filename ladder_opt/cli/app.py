@@ -16,6 +16,7 @@ from ladder_opt.cli.options import command
 from ladder_opt.errors import InternalError, LadderOptError
 
 EXIT_DONE, EXIT_WARNED, EXIT_BAD_INPUT, EXIT_OUR_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+_INTERRUPTED = "interrupted: nothing was written"
 
 app = typer.Typer(
     name="ladder-opt",
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done. 1: done, but `--strict` found a warning, or a check failed. 2: bad usage or bad input, one
     line on stderr. 3: a bug of ours, one line too. 130: interrupted.
     """
-    _let_odd_names_through()
+    if arguments is None:
+        _let_odd_names_through()
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
         if sys.stdout is not None:  # it is None where it was closed before we started
@@ -64,12 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted: nothing was written", EXIT_INTERRUPTED)
+        return _complain(_INTERRUPTED, EXIT_INTERRUPTED)
     except Exception as error:
         message, code = _explain(error)
         if message is None:
             raise
         return _complain(message, code)
+    if code == EXIT_INTERRUPTED:  # recent typer makes this of Ctrl-C
+        return _complain(_INTERRUPTED, EXIT_INTERRUPTED)
     return code if isinstance(code, int) else EXIT_DONE
 
 

@@ -273,6 +273,10 @@ class LimitOptions:
         str | None,
         typer.Option("--warmup-budget", help="Limit on the warm-up, start-up included: 10m, 600s."),
     ] = None
+    guard: Annotated[
+        float | None,
+        typer.Option("--guard", help="No size, seen or not, is padded by more than this factor on an axis."),
+    ] = None
     num_seqs: Annotated[str | None, typer.Option("--num-seqs", help="Pin the num_seqs ladder: 4,8,32.")] = (
         None
     )
@@ -291,6 +295,7 @@ class LimitOptions:
             "warmup_budget_seconds": None
             if budget is None
             else parse_duration_seconds(budget, option="--warmup-budget"),
+            "guard": self.guard,
             "num_seqs": () if self.num_seqs is None else parse_rungs(self.num_seqs, option="--num-seqs"),
             "num_blocks": ()
             if self.num_blocks is None

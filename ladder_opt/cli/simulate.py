@@ -11,6 +11,7 @@ from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, Read
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
+from ladder_opt.files import check_output
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.occupancy.steps_file import write_steps
@@ -39,6 +40,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the totals as JSON.")] = False,
 ) -> int:
     """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
+    check_output(output)
     engine = engine_options.engine()
     cost = cost_options.cost()
     named, warnings = _named_ladders(ladders, engine)

@@ -9,6 +9,7 @@ import typer
 
 from ladder_opt.cli.options import ReadOptions, command
 from ladder_opt.cli.output import exit_code, print_json, warn
+from ladder_opt.files import check_output
 from ladder_opt.trace.parquet import write_trace
 from ladder_opt.trace.read import within_limits
 from ladder_opt.trace.summary import TraceSummary, summarize
@@ -54,6 +55,7 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:
     """Turn a trace of any format into the canonical Parquet table."""
+    check_output(output)
     trace = _limited(read.read(path), max_model_len)
     write_trace(trace, output)
     return _show(trace, path, strict=strict, as_json=as_json)
@@ -73,6 +75,7 @@ def synth(
     """Make a trace that resembles published traffic in its lengths and arrivals."""
     from ladder_opt.trace.synth import synthesize  # noqa: PLC0415  (brings scipy in)
 
+    check_output(output)
     trace = synthesize(profile, requests=requests, rate=rate, seed=seed)
     write_trace(trace, output)
     return _show(trace, output, strict=False, as_json=as_json)

@@ -19,6 +19,7 @@ from ladder_opt.cli.options import (
     solve_options,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.files import check_output
 from ladder_opt.plan.plan import write_plan
 from ladder_opt.plan.tune import tune
 
@@ -37,6 +38,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
+    check_output(output)
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = solve_options(restarts, limits)

@@ -26,6 +26,7 @@ class SolveOptions:
         span_seconds: time that a histogram covers, where it is known.
         max_variants: limit on distinct variants.
         warmup_budget_seconds: limit on the warm-up, start-up included.
+        guard: no size, seen or not, is padded by more than this factor on either axis; None for no limit.
         num_seqs: pins the axis where not empty.
         num_blocks: pins the axis where not empty.
         time_limit_seconds: for each solve.
@@ -37,6 +38,7 @@ class SolveOptions:
     span_seconds: float | None = None
     max_variants: int | None = None
     warmup_budget_seconds: float | None = None
+    guard: float | None = None
     num_seqs: Sequence[int] = ()
     num_blocks: Sequence[int] = ()
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
@@ -57,7 +59,7 @@ class SolveOptions:
     def limits(self, cost: CostModel) -> Limits:
         """The solver's limits: the budget less the start-up that ladders do not change."""
         if self.warmup_budget_seconds is None:
-            return Limits(max_variants=self.max_variants)
+            return Limits(max_variants=self.max_variants, guard=self.guard)
         if self.warmup_budget_seconds < cost.startup_seconds:
             raise UsageError(
                 f"--warmup-budget: found {self.warmup_budget_seconds:g} s, expected more than the "
@@ -66,6 +68,7 @@ class SolveOptions:
         return Limits(
             max_variants=self.max_variants,
             max_compile_seconds=self.warmup_budget_seconds - cost.startup_seconds,
+            guard=self.guard,
         )
 
     def restarts_for(self, server_seconds: float | None) -> float:

@@ -82,6 +82,33 @@ class PlanRung(_Part):
     marginal_seconds: Number
 
 
+class PlanPadding(_Part):
+    """The size that ladders pad the most on one axis; see `solve.evidence.WorstPadding`."""
+
+    axis: Literal["num_seqs", "num_blocks"]
+    size: Rung
+    rung: Rung
+    factor: Amount
+    unseen_from: Rung | None = None
+    unseen_to: Rung | None = None
+
+
+class PlanGuard(_Part):
+    """What a guard costs, and what it saves where traffic never was."""
+
+    factor: Amount
+    cost_seconds: Number
+    worst_padding_without: tuple[PlanPadding, ...] = ()
+
+
+class PlanEvidence(_Part):
+    """Where the traffic says nothing."""
+
+    unseen_share: Amount
+    worst_padding: tuple[PlanPadding, ...] = ()
+    guard: PlanGuard | None = None
+
+
 class PlanResult(PlanPrice):
     """The plan's price, and how good it is known to be."""
 
@@ -91,6 +118,7 @@ class PlanResult(PlanPrice):
     stop_reason: str | None = None
     rungs: tuple[PlanRung, ...] = ()
     dead_variants: tuple[tuple[Rung, Rung], ...] = ()
+    evidence: PlanEvidence | None = None
 
 
 class PlanBaseline(PlanPrice):

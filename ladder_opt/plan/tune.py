@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ladder_opt._version import __version__
@@ -17,8 +17,9 @@ from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.baselines import is_within, price_baselines
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
-from ladder_opt.plan.rounds import Progress, Source, Task, settle
+from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
 from ladder_opt.solve.api import lower_bound
+from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import SolveResult, Status, relative_gap
@@ -41,6 +42,7 @@ class _Outcome:
     limits: Limits
     warnings: list[str]
     rounds: dict[str, Any]
+    unguarded: SolveResult | None = None
 
 
 def tune(
@@ -106,6 +108,7 @@ def tune(
         limits=task.options.limits(task.cost) if solved else Limits(),
         warnings=notes,
         rounds={"rounds": last.number, "settled": last.settled},
+        unguarded=_without_guard(task, last, pins),
     )
     return _assemble(outcome, inputs)
 
@@ -210,6 +213,34 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
     return notes
 
 
+def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None:
+    """What would have been best on the same steps without the guard; None where there is none."""
+    if task.options.guard is None or last.solved is None:
+        return None
+    free = replace(task, options=replace(task.options, guard=None))
+    return free.solve(last.steps, last.replay, pins)
+
+
+def _evidence(outcome: _Outcome) -> dict[str, Any]:
+    task, free, solved = outcome.task, outcome.unguarded, outcome.solved
+
+    def worst(ladders: Ladders) -> list[dict[str, Any]]:
+        return [asdict(each) for each in worst_padding(outcome.steps, task.engine, ladders)]
+
+    guard = None
+    if free is not None and solved is not None:
+        guard = {
+            "factor": task.options.guard,
+            "cost_seconds": solved.objective_seconds - free.objective_seconds,
+            "worst_padding_without": worst(free.ladders),
+        }
+    return {
+        "unseen_share": unseen_share(outcome.steps, task.engine),
+        "worst_padding": worst(outcome.price.ladders),
+        "guard": guard,
+    }
+
+
 def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     """Write an outcome down as a plan."""
     task, price, solved = outcome.task, outcome.price, outcome.solved
@@ -239,6 +270,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "gap": relative_gap(price.objective_seconds, outcome.lower_bound_seconds),
                 "rungs": [asdict(rung) for rung in rungs],
                 "dead_variants": [list(pair) for pair in price.dead_variants],
+                "evidence": _evidence(outcome),
             },
             "baselines": [
                 {

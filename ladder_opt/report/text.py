@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ladder_opt.occupancy.replay import Replay
-from ladder_opt.plan.plan import Plan, PlanPrice, PlanRung
+from ladder_opt.plan.plan import Plan, PlanPadding, PlanPrice, PlanRung
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text
 
@@ -37,7 +37,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
     """All that a person should see of a plan."""
     parts: list[RenderableType] = [_headline(plan), "", _ladders(plan)]
     if plan.num_seqs and plan.result.steps.batched:
-        parts += ["", _comparison(plan), "", _waste(plan), "", _rungs(plan), _dead(plan)]
+        parts += ["", _comparison(plan), "", _waste(plan), "", _rungs(plan), _dead(plan), _evidence(plan)]
     parts += ["", _next_step(plan, path)]
     return Group(*parts)
 
@@ -227,6 +227,32 @@ def _dead(plan: Plan) -> RenderableType:
     more = ", ..." if len(dead) > _DEAD_SHOWN else ""
     count = f"{len(dead)} of {plan.result.num_variants} variants"
     return Text(f"compiled but never used by this traffic: {count} ({shown}{more})")
+
+
+def _evidence(plan: Plan) -> RenderableType:
+    evidence = plan.result.evidence
+    if evidence is None:
+        return Text("")
+    lines = [
+        f"{evidence.unseen_share:.0%} of the possible batch shapes never occurred; worst padding of any size:"
+    ]
+    lines += [f"  {_padding(each)}" for each in evidence.worst_padding]
+    if evidence.guard is not None:
+        without = ", ".join(
+            f"{each.axis} x{each.factor:.3g}" for each in evidence.guard.worst_padding_without
+        )
+        cost = duration_text(max(0.0, evidence.guard.cost_seconds))
+        lines.append(
+            f"the guard x{evidence.guard.factor:g} costs {cost}; without it the worst would be {without}"
+        )
+    return Text("\n".join(lines))
+
+
+def _padding(padding: PlanPadding) -> str:
+    text = f"{padding.axis} {padding.size} padded to {padding.rung} (x{padding.factor:.3g})"
+    if padding.unseen_from is not None:
+        text += f"; sizes {padding.unseen_from} to {padding.unseen_to} were never seen"
+    return text
 
 
 def _next_step(plan: Plan, path: str | None) -> RenderableType:

@@ -27,6 +27,7 @@ def _edge(
     price: NDArray[np.float64],
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    reach: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> tuple[float, int, float]:
     """From position low to rung high (position p is candidate p - 1), against the other axis's rungs."""
@@ -42,14 +43,14 @@ def _edge(
             )
             row = high - 1
             column = rung
-            opens = below <= first_column[row, column]
+            opens = below <= min(first_column[row, column], reach[low])
         else:
             steps = (cumulative[at, high] - cumulative[at, low]) - (
                 cumulative[below, high] - cumulative[below, low]
             )
             row = rung
             column = high - 1
-            opens = low <= first_column[row, column]
+            opens = low <= min(first_column[row, column], reach[below])
         seconds += steps * step_seconds[row, column]
         if opens:
             seconds += price[row, column]
@@ -67,6 +68,8 @@ def best_ladder(
     price: NDArray[np.float64],
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
     other: NDArray[np.int64],
     chosen: NDArray[np.int64],
 ) -> tuple[float, int]:
@@ -74,6 +77,9 @@ def best_ladder(
 
     Args:
         along_rows: True to choose rows given columns, False to choose columns given rows.
+        reach: (rows + 1,) variants of the rows above a position that open above a higher column position
+            than this are never compiled.
+        lowest_below: (candidates + 1,) the lowest position that may be the rung below each one.
         other: the rungs on the other axis, candidates' indices, ascending.
         chosen: (candidates,), filled with the rungs.
 
@@ -86,9 +92,18 @@ def best_ladder(
     best[0] = 0.0
     if along_rows:
         for high in range(1, size + 1):
-            for low in range(high):
+            for low in range(lowest_below[high], high):
                 seconds, _, _ = _edge(
-                    True, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+                    True,
+                    low,
+                    high,
+                    cumulative,
+                    step_seconds,
+                    price,
+                    compile_seconds,
+                    first_column,
+                    reach,
+                    other,
                 )
                 if best[low] + seconds < best[high]:
                     best[high] = best[low] + seconds
@@ -96,10 +111,12 @@ def best_ladder(
     else:
         # The long axis: all predecessors of a column at once, one rung of the other axis after another.
         below = np.empty((other.size, size + 1))
+        starts = np.empty(other.size, np.int64)
         last = 0
         for rung in range(other.size):
             at = other[rung] + 1
             below[rung] = cumulative[at] - cumulative[last]
+            starts[rung] = last
             last = at
         sums = np.empty(size)
         for high in range(1, size + 1):
@@ -111,9 +128,10 @@ def best_ladder(
                 for low in range(high):
                     sums[low] += (ahead - below[rung, low]) * t
                 opening = price[row, high - 1]
-                for low in range(first_column[row, high - 1] + 1):
+                for low in range(min(first_column[row, high - 1], reach[starts[rung]]) + 1):
                     sums[low] += opening
-            parent[high] = np.argmin(sums[:high])
+            lowest = lowest_below[high]
+            parent[high] = lowest + np.argmin(sums[lowest:high])
             best[high] = sums[parent[high]]
     count = 0
     at = size
@@ -133,6 +151,8 @@ def best_ladder_within(
     price: NDArray[np.float64],
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
     other: NDArray[np.int64],
     max_variants: int,
     max_compile_seconds: float,
@@ -159,8 +179,19 @@ def best_ladder_within(
     to_go[size] = 0.0
     for low in range(size - 1, -1, -1):
         for high in range(low + 1, size + 1):
+            if lowest_below[high] > low:
+                break
             seconds, variants, compiles = _edge(
-                along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+                along_rows,
+                low,
+                high,
+                cumulative,
+                step_seconds,
+                price,
+                compile_seconds,
+                first_column,
+                reach,
+                other,
             )
             value = to_go[high] + seconds + per_variant * variants + per_compile_second * compiles
             to_go[low] = min(to_go[low], value)
@@ -190,11 +221,20 @@ def best_ladder_within(
     new_parent = np.empty(64, np.int64)
     for high in range(1, size + 1):
         found = 0
-        for low in range(high):
+        for low in range(lowest_below[high], high):
             if start[low] == start[low + 1]:
                 continue
             seconds, variants, compiles = _edge(
-                along_rows, low, high, cumulative, step_seconds, price, compile_seconds, first_column, other
+                along_rows,
+                low,
+                high,
+                cumulative,
+                step_seconds,
+                price,
+                compile_seconds,
+                first_column,
+                reach,
+                other,
             )
             for label in range(start[low], start[low + 1]):
                 s = label_seconds[label] + seconds

@@ -29,6 +29,8 @@ def interval_dp(
     step_seconds: NDArray[np.float64],
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
+    reach: int,
     extra: NDArray[np.float64],
     best: NDArray[np.float64],
     parent: NDArray[np.int64],
@@ -41,6 +43,8 @@ def interval_dp(
         step_seconds: (columns,) t.
         price: (columns,) seconds a newly opened variant costs.
         first_column: (columns,) lowest column that shares the variant.
+        lowest_below: (columns + 1,) the lowest position that may be the rung below each one.
+        reach: variants opened above a position beyond it are never compiled (the KV pool cannot hold them).
         extra: (columns,) seconds charged for having the rung.
         best: (columns + 1,) f, filled.
         parent: (columns + 1,) the rung below, as a position, filled.
@@ -53,7 +57,21 @@ def interval_dp(
     low = 0
     for c in range(1, columns + 1):
         t = step_seconds[c - 1]
-        opens_from = first_column[c - 1] + 1
+        opens_from = min(first_column[c - 1], reach) + 1
+        if lowest_below[c] > 0:
+            # Lines drop out at the front too, and no stack keeps their envelope: every predecessor is tried.
+            value = HUGE
+            origin = c - 1
+            for a in range(lowest_below[c], c):
+                seconds = best[a] - steps_below[a] * t
+                if a < opens_from:
+                    seconds += price[c - 1]
+                if seconds < value:
+                    value = seconds
+                    origin = a
+            best[c] = value + steps_below[c] * t + extra[c - 1]
+            parent[c] = origin
+            continue
         while inserted < opens_from:
             a = inserted
             inserted += 1
@@ -72,20 +90,23 @@ def interval_dp(
                 size -= 1
             hull[size] = a
             size += 1
-        # Lines along the envelope fall, then rise, at any point; from c to c + 1 the least one moves little.
-        low = min(low, size - 1)
-        while low > 0 and (
-            best[hull[low - 1]] - steps_below[hull[low - 1]] * t
-            <= best[hull[low]] - steps_below[hull[low]] * t
-        ):
-            low -= 1
-        while low < size - 1 and (
-            best[hull[low + 1]] - steps_below[hull[low + 1]] * t
-            < best[hull[low]] - steps_below[hull[low]] * t
-        ):
-            low += 1
-        origin = hull[low]
-        value = best[origin] - steps_below[origin] * t + price[c - 1]
+        value = HUGE
+        origin = c - 1
+        if size > 0:
+            # Along the envelope lines fall, then rise, at any point; from c to c + 1 the least moves little.
+            low = min(low, size - 1)
+            while low > 0 and (
+                best[hull[low - 1]] - steps_below[hull[low - 1]] * t
+                <= best[hull[low]] - steps_below[hull[low]] * t
+            ):
+                low -= 1
+            while low < size - 1 and (
+                best[hull[low + 1]] - steps_below[hull[low + 1]] * t
+                < best[hull[low]] - steps_below[hull[low]] * t
+            ):
+                low += 1
+            origin = hull[low]
+            value = best[origin] - steps_below[origin] * t + price[c - 1]
         for a in range(opens_from, c):
             if best[a] - steps_below[a] * t < value:
                 value = best[a] - steps_below[a] * t
@@ -101,6 +122,8 @@ def ragged_costs(
     step_seconds: NDArray[np.float64],
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
+    reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     alive: NDArray[np.bool_],
     costs: NDArray[np.float64],
@@ -112,6 +135,8 @@ def ragged_costs(
         step_seconds: (rows, columns).
         price: (rows, columns).
         first_column: (rows, columns).
+        lowest_below: (columns + 1,).
+        reach: (rows + 1,), for intervals that start there.
         multipliers: (rows + 1, columns) cumulative over rows: having rung c in the ladder of rows (i, j]
             is charged multipliers[j, c] - multipliers[i, c].
         alive: (rows + 1, rows + 1) whether the interval may be part of a better solution.
@@ -133,7 +158,16 @@ def ragged_costs(
                 extra[c] = multipliers[j, c] - multipliers[i, c]
             below[columns] = cumulative[j, columns] - cumulative[i, columns]
             costs[i, j] = interval_dp(
-                below, step_seconds[j - 1], price[j - 1], first_column[j - 1], extra, best, parent, hull
+                below,
+                step_seconds[j - 1],
+                price[j - 1],
+                first_column[j - 1],
+                lowest_below,
+                reach[i],
+                extra,
+                best,
+                parent,
+                hull,
             )
 
 
@@ -253,6 +287,8 @@ def ragged_solution(
     price: NDArray[np.float64],
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
+    reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     chosen: NDArray[np.int64],
     has_rung: NDArray[np.float64],
@@ -284,11 +320,22 @@ def ragged_solution(
             below[c] = cumulative[j, c] - cumulative[i, c]
             extra[c] = multipliers[j, c] - multipliers[i, c]
         below[columns] = cumulative[j, columns] - cumulative[i, columns]
-        interval_dp(below, step_seconds[row], price[row], first_column[row], extra, best, parent, hull)
+        interval_dp(
+            below,
+            step_seconds[row],
+            price[row],
+            first_column[row],
+            lowest_below,
+            reach[i],
+            extra,
+            best,
+            parent,
+            hull,
+        )
         c = columns
         while c > 0:
             has_rung[i:j, c - 1] = 1.0
-            if parent[c] <= first_column[row, c - 1]:
+            if parent[c] <= min(first_column[row, c - 1], reach[i]):
                 variants += 1
                 seconds += compile_seconds[row, c - 1]
             c = int(parent[c])

@@ -17,7 +17,7 @@ class Incumbent:
     """Best ladders of a problem, as candidates' indices.
 
     Attributes:
-        seconds: objective, tie price included; HUGE before the first.
+        seconds: objective, tie price included; before the first, more than any ladders cost.
         rows: num_seqs rungs.
         columns: num_blocks rungs.
         max_variants: the limit, NO_LIMIT without.
@@ -28,7 +28,7 @@ class Incumbent:
         self.problem = problem
         self.price = price
         self.deadline = deadline
-        self.seconds = axis_kernel.HUGE
+        self.seconds = _dearest(problem, price)
         self.rows: Integers = np.zeros(0, np.int64)
         self.columns: Integers = np.zeros(0, np.int64)
         limits = problem.limits
@@ -48,7 +48,16 @@ class Incumbent:
         """
         p = self.problem
         chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
-        data = (p.cumulative, p.step_seconds, self.price, p.compile_seconds, p.first_column, other)
+        data = (
+            p.cumulative,
+            p.step_seconds,
+            self.price,
+            p.compile_seconds,
+            p.first_column,
+            p.reach,
+            p.lowest_row if along_rows else p.lowest_column,
+            other,
+        )
         if self.limited:
             seconds, count = axis_kernel.best_ladder_within(
                 along_rows,
@@ -57,7 +66,7 @@ class Incumbent:
                 self.max_compiles,
                 per_variant,
                 per_compile_second,
-                min(axis_kernel.HUGE, self.seconds * _DETOUR),
+                self.seconds * _DETOUR,
                 chosen,
             )
         else:
@@ -101,3 +110,9 @@ class Incumbent:
             if count >= rows or time.perf_counter() > self.deadline:
                 return
             count *= 2
+
+
+def _dearest(problem: LadderProblem, price: Floats) -> float:
+    """A bound from above: every step at the dearest rung pair, and every variant compiled."""
+    steps = float(problem.cumulative[-1, -1])
+    return 2.0 * (steps * float(problem.step_seconds.max()) + float(price.sum())) + 1e-9

@@ -41,14 +41,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ladder_opt.errors import InternalError
+from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve import _search_kernel as search_kernel
 from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_closed
 from ladder_opt.solve._incumbent import Incumbent
-from ladder_opt.solve.problem import Floats, Integers, LadderProblem
+from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
@@ -57,6 +58,7 @@ SEARCH_WORK = 20_000_000
 _MORE_WORK = 4
 _EDGES_BETWEEN_LOOKS = 4_000_000  # at the clock: some milliseconds
 _MAX_EDGE_BYTES = 8 << 30
+_LEAST_TIME_SECONDS = 10.0
 
 Progress = Callable[[float, float], None]
 """Called with (objective_seconds, lower_bound_seconds) now and then."""
@@ -170,6 +172,8 @@ class _Search:
                 relaxation.price(incumbent),
                 p.compile_seconds,
                 p.first_column,
+                p.lowest_column,
+                p.reach,
                 relaxation.cumulative_multipliers(),
                 costs,
                 to_go,
@@ -212,12 +216,19 @@ def root_relaxation(incumbent: Incumbent) -> Relaxation:
         min_rungs=1,
         max_rungs=min(rows, incumbent.max_variants),
         multipliers=np.zeros(incumbent.problem.shape),
-        alive=np.triu(np.ones((rows + 1, rows + 1), np.bool_), 1),
+        alive=_allowed_intervals(incumbent.problem),
     )
 
 
+def _allowed_intervals(problem: LadderProblem) -> NDArray[np.bool_]:
+    """[i, j]: whether rung j may stand above position i."""
+    position = np.arange(problem.shape[0] + 1)
+    allowed: NDArray[np.bool_] = position[:, None] >= problem.lowest_row[None, :]
+    return np.ascontiguousarray(np.triu(allowed, 1))
+
+
 def _cost_to_go(costs: Floats, relaxation: Relaxation, *, upward: bool) -> Floats:
-    """[d, j]: cheapest cover of the rows beyond position j that keeps the total in the range, d rungs done."""
+    """[d, j]: cheapest cover of the rows beyond position j, d rungs done, that keeps to the range."""
     rows = costs.shape[0] - 1
     least, most = relaxation.min_rungs, min(rows, relaxation.max_rungs)
     cover = dp_kernel.counted_rows_above if upward else dp_kernel.counted_rows
@@ -234,9 +245,12 @@ def solve_product(
     """Find the best pair of ladders, and prove it or state the gap.
 
     Args:
-        problem: the instance, feasible as `build_problem` leaves it.
+        problem: the instance.
         time_limit_seconds: when to stop; the result is then FEASIBLE with the bound reached.
         progress: told of bounds now and then.
+
+    Raises:
+        SolveError: no ladder keeps the limits, or none was found in time.
     """
     started = time.perf_counter()
     deadline = started + time_limit_seconds
@@ -255,7 +269,9 @@ def solve_product(
         search = _Search(incumbent, progress)
         bound, proven = search.run()
     if not len(incumbent.rows) or not len(incumbent.columns):
-        raise InternalError("no ladder within limits that were found feasible")
+        raise SolveError(
+            "no ladder keeps all limits" if proven else "no ladder within the limits was found in time"
+        )
     row_rungs, column_rungs = _without_idle_rungs(problem, incumbent.rows, incumbent.columns)
     objective = _objective(problem, row_rungs, column_rungs)
     return SolveResult(
@@ -298,6 +314,15 @@ def ragged_bound(problem: LadderProblem) -> float:
     return max(0.0, float(seconds))
 
 
+def least_of_limits(problem: LadderProblem) -> tuple[int, float]:
+    """The fewest variants that any ladders have, and the fewest compile seconds (not of the same ladders)."""
+    free = replace(problem, limits=Limits(), step_seconds=np.zeros_like(problem.step_seconds), restarts=1.0)
+    ones = replace(free, compile_seconds=np.ones_like(problem.compile_seconds))
+    variants = solve_product(ones, time_limit_seconds=_LEAST_TIME_SECONDS).objective_seconds
+    seconds = solve_product(free, time_limit_seconds=_LEAST_TIME_SECONDS).objective_seconds
+    return round(variants), seconds
+
+
 def _objective(problem: LadderProblem, rows: Integers, columns: Integers) -> float:
     corners = problem.cumulative[np.r_[0, rows + 1]][:, np.r_[0, columns + 1]]
     steps = np.diff(np.diff(corners, axis=0), axis=1)
@@ -307,12 +332,11 @@ def _objective(problem: LadderProblem, rows: Integers, columns: Integers) -> flo
     return float((steps * problem.step_seconds[cells]).sum()) + problem.restarts * compiles
 
 
-def _opens(
-    problem: LadderProblem, rows: Integers, columns: Integers
-) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Whether each rung pair is the lowest of its variant in the ladders."""
-    below = np.r_[-1, columns[:-1]][None, :]
-    return np.asarray(below < problem.first_column[np.ix_(rows, columns)])
+def _opens(problem: LadderProblem, rows: Integers, columns: Integers) -> NDArray[np.bool_]:
+    """Whether each rung pair is the lowest of a variant that is compiled."""
+    below = np.r_[0, columns[:-1] + 1][None, :]  # positions
+    reach = problem.reach[np.r_[0, rows[:-1] + 1]][:, None]
+    return np.asarray(below <= np.minimum(problem.first_column[np.ix_(rows, columns)], reach))
 
 
 def _without_idle_rungs(
@@ -329,6 +353,13 @@ def _without_idle_rungs(
             trial = [rows, columns]
             trial[axis] = trial[axis][trial[axis] != rung]
             fewer = int(_opens(problem, *trial).sum()) <= variants
-            if fewer and _objective(problem, *trial) <= allowed:
+            if fewer and _keeps_guard(problem, *trial) and _objective(problem, *trial) <= allowed:
                 rows, columns = trial
     return rows, columns
+
+
+def _keeps_guard(problem: LadderProblem, rows: Integers, columns: Integers) -> bool:
+    return all(
+        bool((np.r_[0, rungs[:-1] + 1] >= lowest[rungs + 1]).all())
+        for rungs, lowest in ((rows, problem.lowest_row), (columns, problem.lowest_column))
+    )

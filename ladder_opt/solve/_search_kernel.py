@@ -47,6 +47,8 @@ def _add_interval(
     step_seconds: NDArray[np.float64],
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
+    reach: int,
     extra: NDArray[np.float64],
     edges: NDArray[np.float64],
     summed: NDArray[np.float64],
@@ -61,9 +63,10 @@ def _add_interval(
     for c in range(1, columns + 1):
         t = step_seconds[j - 1, c - 1]
         opening = price[j - 1, c - 1]
-        opens_to = first_column[j - 1, c - 1] + 1
+        lowest = lowest_below[c]
+        opens_to = max(lowest, min(first_column[j - 1, c - 1], reach) + 1)
         least = HUGE
-        for a in range(opens_to):
+        for a in range(lowest, opens_to):
             seconds = edges[c, a] + ((below[c] - below[a]) * t + opening)
             summed[c, a] = seconds
             least = min(least, best[a] + seconds)
@@ -84,6 +87,8 @@ def search(
     price: NDArray[np.float64],
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
+    lowest_column: NDArray[np.int64],
+    reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     interval_costs: NDArray[np.float64],
     to_go: NDArray[np.float64],
@@ -103,6 +108,9 @@ def search(
         upward: from the bottom; otherwise from the top.
         base_price: (rows, columns) seconds that a variant costs the objective.
         price: the same with the limits' multipliers added.
+        lowest_column: (columns + 1,) the lowest position that may be the rung below each one.
+        reach: (rows + 1,) variants of the rows above a position that open above a higher column position
+            than this are never compiled.
         multipliers: (rows + 1, columns) cumulative.
         interval_costs: (rows + 1, rows + 1) at these multipliers and prices.
         to_go: (rows + 2, rows + 1): [d, j] is the cheapest cover of the rows on the open side of position j,
@@ -152,6 +160,8 @@ def search(
             step_seconds,
             price,
             first_column,
+            lowest_column,
+            reach[i],
             extra,
             edges[depth],
             edges[depth + 1],
@@ -181,6 +191,8 @@ def search(
                 base_price,
                 compile_seconds,
                 first_column,
+                reach,
+                lowest_column,
                 ladder,
                 int(limits[3]),
                 limits[4],

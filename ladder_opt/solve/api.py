@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
+from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.solve.problem import Limits, build_problem
@@ -43,10 +44,13 @@ def solve_ladders(
         InputError: the histogram or a measured table does not go with the engine.
         InternalError: the independent check disagrees with the solver.
     """
-    from ladder_opt.solve._product import solve_product  # noqa: PLC0415  (numba loads on first use)
+    from ladder_opt.solve._product import least_of_limits, solve_product  # noqa: PLC0415  (numba loads on first use)
 
     limits = limits or Limits()
     problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins)
+    if limits.max_variants is not None or limits.max_compile_seconds is not None:
+        least_variants, least_seconds = least_of_limits(problem)
+        _check_limits(limits, least_variants, least_seconds)
     result = solve_product(problem, time_limit_seconds=time_limit_seconds, progress=progress)
     check_result(
         steps,
@@ -57,9 +61,22 @@ def solve_ladders(
         objective_seconds=result.objective_seconds,
         max_variants=limits.max_variants,
         max_compile_seconds=limits.max_compile_seconds,
+        guard=limits.guard,
         pins=pins,
     )
     return result
+
+
+def _check_limits(limits: Limits, least_variants: int, least_seconds: float) -> None:
+    """Say the least that would do."""
+    if limits.max_variants is not None and limits.max_variants < least_variants:
+        raise SolveError(f"--max-variants: found {limits.max_variants}, expected at least {least_variants}")
+    budget = limits.max_compile_seconds
+    if budget is not None and least_seconds > budget * (1 + 1e-9):
+        raise SolveError(
+            f"--warmup-budget: found {budget:.6g} s for compiles, expected at least {least_seconds:.6g} s "
+            "besides the start-up"
+        )
 
 
 def lower_bound(steps: StepHistogram, engine: Engine, cost: CostModel, *, restarts: float) -> float:

@@ -50,7 +50,8 @@ class LadderPrice:
         step_seconds: sum over the batched steps.
         compile_seconds: sum over distinct variants.
         warmup_seconds: compile_seconds and the start-up that ladders do not change.
-        num_variants: distinct variants of the whole product, dead ones included.
+        num_variants: distinct variants of the whole product, dead ones included; none that the KV pool can
+            never hold.
         gathers: pages of the batched steps.
         batched_steps: steps that reach the ladders.
         per_sequence_steps: decode steps below min_batched_seqs.
@@ -130,12 +131,16 @@ def price_ladders(
         grid = (seqs[:, None], blocks[None, :])
         step_seconds = float((hits * cost.batched_step_seconds(*grid)).sum())
         padded = float((hits * kernel.gathers(*grid)).sum())
-        _, first, variant = np.unique(kernel.variant_key(*grid), return_index=True, return_inverse=True)
-        variants = len(first)
-        compile_seconds = float(cost.variant_compile_seconds(*grid).ravel()[first].sum())
-        unused = np.bincount(variant.ravel(), hits.ravel(), minlength=variants) == 0
+        held = _is_ever_held(seqs, blocks, engine)
+        keys = np.where(held, kernel.variant_key(*grid), -1)
+        known, first, variant = np.unique(keys, return_index=True, return_inverse=True)
+        used = np.bincount(variant.ravel(), hits.ravel(), minlength=len(known)) > 0
+        compiled = known >= 0
+        variants = int(compiled.sum())
+        compile_seconds = float(cost.variant_compile_seconds(*grid).ravel()[first[compiled]].sum())
         dead = tuple(
-            (int(seqs[at // len(blocks)]), int(blocks[at % len(blocks)])) for at in np.sort(first[unused])
+            (int(seqs[at // len(blocks)]), int(blocks[at % len(blocks)]))
+            for at in np.sort(first[compiled & ~used])
         )
     return LadderPrice(
         ladders=ladders,
@@ -164,6 +169,18 @@ def _check_covers(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Lad
         largest = int(sizes.max(initial=0))
         if largest > (rungs[-1] if rungs else 0):
             raise UsageError(f"{axis}: found {list(rungs)}, expected a rung of {largest} or more")
+
+
+def _is_ever_held(seqs: NDArray[np.int64], blocks: NDArray[np.int64], engine: Engine) -> NDArray[np.bool_]:
+    """Whether the KV pool holds even the smallest batch padded to each rung pair; the others never occur.
+
+    That batch has one sequence more than the rung below holds, one of them a block longer than the rung
+    below, the others of one block.
+    """
+    others = np.r_[engine.min_batched_seqs - 1, seqs[:-1]]
+    longest = np.r_[0, blocks[:-1]] + 1
+    held: NDArray[np.bool_] = others[:, None] + longest[None, :] <= engine.usable_kv_blocks
+    return held
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,15 @@ cumulative sums in four look-ups.
 row: rung pairs of one variant are consecutive in m, so each variant is paid exactly once, at the lowest of
 its rungs in the ladder.
 
+**KV pool.** The smallest batch padded to (j, c) has s_i + 1 sequences, one of them with m_a + 1 blocks and
+the others with one: it needs s_i + m_a + 1 blocks. Where the pool has fewer, no batch is ever padded
+there, and the variant is neither compiled nor counted. With a the rung below the *lowest* rung of a variant
+this decides for the whole variant, since higher rungs need more. `reach[i]` is the highest position a that
+still fits.
+
+**Guard.** With a guard R, a rung may be at most R times the smallest size padded to it: m_c <= R * (m_a + 1),
+and the same for rows. `lowest_column[c]` and `lowest_row[j]` are the lowest positions allowed below.
+
 **Reductions** (`_useful_columns`, `_useful_rows`), each by moving a rung down without raising any term:
 
 * A column c with no steps in (m_{c-1}, m_c] is left out if in every row its step and compile are no cheaper
@@ -29,6 +38,7 @@ its rungs in the ladder.
   The same move: with variants starting no higher, the rungs of any M open no more variants in row r-1,
   and each of them is no dearer.
 
+Both are left undone under a guard or with a pool that is short somewhere, where a move can break a limit.
 Moves are chained from the top down, so a run of useless candidates falls onto the one below it. Gathers are
 not monotone in s (32 // s jumps), which is why rows are compared as they are and never assumed useless.
 """
@@ -36,7 +46,7 @@ not monotone in s (32 // s jumps), which is why rows are compared as they are an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +71,13 @@ class Limits:
         max_variants: distinct batched decode variants; None for no limit.
         max_compile_seconds: sum of their compile seconds (a warm-up budget less the start-up); None for
             no limit.
+        guard: no size is padded by more than this factor on either axis (each rung <= guard * (rung below
+            + 1)); None for no limit.
     """
 
     max_variants: int | None = None
     max_compile_seconds: float | None = None
+    guard: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_variants is not None and self.max_variants < 1:
@@ -72,6 +85,8 @@ class Limits:
         budget = self.max_compile_seconds
         if budget is not None and math.isnan(budget):
             raise UsageError(f"--warmup-budget: found {budget}, expected seconds")
+        if self.guard is not None and not (math.isfinite(self.guard) and self.guard >= 1):
+            raise UsageError(f"--guard: found {self.guard}, expected a factor of 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +100,10 @@ class LadderProblem:
         step_seconds: float64 (rows, columns), a step at the rung pair.
         compile_seconds: float64 (rows, columns), the compile of the rung pair's variant.
         first_column: int64 (rows, columns), the lowest column that shares the variant.
+        reach: int64 (rows + 1,), by the position below a row: the highest position of the column below at
+            which the KV pool still holds a batch; -1 for none. A position p is candidate p - 1; 0 is none.
+        lowest_row: int64 (rows + 1,), by position: the lowest position that may be the rung below.
+        lowest_column: int64 (columns + 1,), the same for columns.
         restarts: server starts that compiles are charged for.
         limits: hard limits.
         rows_pinned: whether every row has to be a rung.
@@ -97,6 +116,9 @@ class LadderProblem:
     step_seconds: Floats
     compile_seconds: Floats
     first_column: Integers
+    reach: Integers
+    lowest_row: Integers
+    lowest_column: Integers
     restarts: float
     limits: Limits
     rows_pinned: bool
@@ -148,7 +170,9 @@ def build_problem(
     compile_seconds = cost.variant_compile_seconds(rows[:, None], columns[None, :])
     first = _first_sharing(cost.geometry.variant_key(rows[:, None], columns[None, :]))
     weights = np.diff(np.diff(totals[np.r_[0, rows]][:, np.r_[0, columns]], axis=0), axis=1)
-    if not pinned_columns:
+    pool_is_short = engine.max_num_seqs - 1 + engine.max_num_blocks > engine.usable_kv_blocks
+    reducible = limits.guard is None and not pool_is_short
+    if reducible and not pinned_columns:
         keep = _useful_columns(weights, step_seconds, compile_seconds, first)
         columns, step_seconds, compile_seconds = (
             columns[keep],
@@ -157,7 +181,7 @@ def build_problem(
         )
         first = _first_sharing(cost.geometry.variant_key(rows[:, None], columns[None, :]))
         weights = np.diff(np.diff(totals[np.r_[0, rows]][:, np.r_[0, columns]], axis=0), axis=1)
-    if not pinned_rows:
+    if reducible and not pinned_rows:
         keep = _useful_rows(weights, step_seconds, compile_seconds, first)
         rows, step_seconds, compile_seconds, first = (
             rows[keep],
@@ -172,12 +196,15 @@ def build_problem(
         step_seconds=np.ascontiguousarray(step_seconds),
         compile_seconds=np.ascontiguousarray(compile_seconds),
         first_column=np.ascontiguousarray(first),
+        reach=_reach(rows, columns, engine),
+        lowest_row=_lowest_below(rows, engine.min_batched_seqs - 1, limits.guard),
+        lowest_column=_lowest_below(columns, 0, limits.guard),
         restarts=float(restarts),
         limits=_as_count_where_equal(limits, compile_seconds),
         rows_pinned=bool(pinned_rows),
         columns_pinned=bool(pinned_columns),
     )
-    _check_feasible(problem, limits)
+    _check_pins_keep_guard(problem, limits)
     return problem
 
 
@@ -247,33 +274,40 @@ def _as_count_where_equal(limits: Limits, compile_seconds: Floats) -> Limits:
         return limits
     low, high = float(compile_seconds.min()), float(compile_seconds.max())
     if high == 0.0:
-        return Limits(max_variants=limits.max_variants) if budget >= 0 else limits
+        return replace(limits, max_compile_seconds=None) if budget >= 0 else limits
     if low < high or budget < 0:
         return limits
+    # Variants that the pool cannot hold cost nothing and count nothing, so one price is still one count.
     count = math.floor(budget / high * (1 + _RELATIVE_SLACK))
     if limits.max_variants is not None:
         count = min(count, limits.max_variants)
-    return Limits(max_variants=count) if count >= 1 else limits
+    return replace(limits, max_variants=count, max_compile_seconds=None) if count >= 1 else limits
 
 
-def _check_feasible(problem: LadderProblem, limits: Limits) -> None:
-    """The smallest ladders are the pinned rungs, or the top rung alone."""
-    rows = range(len(problem.rows)) if problem.rows_pinned else [len(problem.rows) - 1]
-    columns = list(range(len(problem.columns))) if problem.columns_pinned else [len(problem.columns) - 1]
-    variants = 0
-    seconds = 0.0
-    for row in rows:
-        below = -1
-        for column in columns:
-            if below < problem.first_column[row, column]:
-                variants += 1
-                seconds += float(problem.compile_seconds[row, column])
-            below = column
-    if limits.max_variants is not None and variants > limits.max_variants:
-        raise SolveError(f"--max-variants: found {limits.max_variants}, expected at least {variants}")
-    budget = limits.max_compile_seconds
-    if budget is not None and seconds > budget * (1 + _RELATIVE_SLACK):
-        raise SolveError(
-            f"--warmup-budget: found {budget:.6g} s for compiles, expected at least {seconds:.6g} s "
-            f"({variants} variant{'s' if variants > 1 else ''}) besides the start-up"
-        )
+def _reach(rows: Integers, columns: Integers, engine: Engine) -> Integers:
+    below = np.r_[engine.min_batched_seqs - 1, rows]  # sequences below the smallest batch, by position
+    blocks = engine.usable_kv_blocks - below - 1  # the most blocks below the longest sequence's
+    reach: Integers = np.searchsorted(np.r_[0, columns], blocks, side="right").astype(np.int64) - 1
+    return reach
+
+
+def _lowest_below(rungs: Integers, start: int, guard: float | None) -> Integers:
+    lowest = np.zeros(len(rungs) + 1, np.int64)
+    if guard is not None:
+        # The smallest size padded to a rung, one above the rung below, has to be rung / guard or more.
+        smallest = np.ceil(rungs / guard * (1 - _RELATIVE_SLACK))
+        lowest[1:] = np.searchsorted(np.r_[start, rungs], smallest - 1)
+    return lowest
+
+
+def _check_pins_keep_guard(problem: LadderProblem, limits: Limits) -> None:
+    for option, pinned, rungs, lowest in (
+        ("--num-seqs", problem.rows_pinned, problem.rows, problem.lowest_row),
+        ("--num-blocks", problem.columns_pinned, problem.columns, problem.lowest_column),
+    ):
+        if pinned and (lowest[1:] > np.arange(len(rungs))).any():
+            at = int(np.flatnonzero(lowest[1:] > np.arange(len(rungs)))[0])
+            below = f"after {rungs[at - 1]}" if at else "first"
+            raise SolveError(
+                f"{option}: found {rungs[at]} {below}, expected rungs that keep --guard {limits.guard:g}"
+            )

@@ -33,9 +33,16 @@ def price_plain(
         m = min(rung for rung in ladders.num_blocks if rung >= b)
         step_seconds += weight * _step_seconds(cost, s, m)
     variants: dict[tuple[int, ...], float] = {}
+    usable = math.inf if engine.num_kv_blocks is None else engine.num_kv_blocks - 1
+    fewest_seqs = engine.min_batched_seqs
     for s in ladders.num_seqs:
+        fewest_blocks = 1
         for m in ladders.num_blocks:
-            variants.setdefault(_shape(cost.kernel, s, m)[0], _compile_seconds(cost, s, m))
+            # The smallest batch padded to (s, m): one sequence of fewest_blocks, the others of one block.
+            if fewest_blocks + (fewest_seqs - 1) <= usable:
+                variants.setdefault(_shape(cost.kernel, s, m)[0], _compile_seconds(cost, s, m))
+            fewest_blocks = m + 1
+        fewest_seqs = s + 1
     return step_seconds, math.fsum(variants.values()), len(variants)
 
 
@@ -49,6 +56,7 @@ def check_result(
     objective_seconds: float,
     max_variants: int | None = None,
     max_compile_seconds: float | None = None,
+    guard: float | None = None,
     pins: Ladders | None = None,
 ) -> None:
     """Re-price a solver's ladders and test that they keep every limit.
@@ -61,13 +69,7 @@ def check_result(
         raise InternalError(f"ladders end on {ladders.num_seqs[-1]}, {ladders.num_blocks[-1]}, not on {top}")
     if ladders.num_seqs[0] < engine.min_batched_seqs:
         raise InternalError(f"num_seqs starts at {ladders.num_seqs[0]}, below {engine.min_batched_seqs}")
-    if pins is not None:
-        for name, pinned, got in (
-            ("num_seqs", pins.num_seqs, ladders.num_seqs),
-            ("num_blocks", pins.num_blocks, ladders.num_blocks),
-        ):
-            if pinned and tuple(pinned) != tuple(got):
-                raise InternalError(f"{name} is {got}, pinned to {pinned}")
+    _check_rungs(engine, ladders, guard=guard, pins=pins)
     step_seconds, compile_seconds, variants = price_plain(steps, engine, cost, ladders)
     objective = step_seconds + restarts * compile_seconds
     if not math.isclose(objective, objective_seconds, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
@@ -84,6 +86,21 @@ def _chunks(s: int, m: int) -> tuple[int, int]:
     blocks = max(blocks, 1)
     chunks, rest = divmod(m, blocks)
     return blocks, chunks + (1 if rest else 0)
+
+
+def _check_rungs(engine: Engine, ladders: Ladders, *, guard: float | None, pins: Ladders | None) -> None:
+    if pins is not None:
+        for name, pinned, got in (
+            ("num_seqs", pins.num_seqs, ladders.num_seqs),
+            ("num_blocks", pins.num_blocks, ladders.num_blocks),
+        ):
+            if pinned and tuple(pinned) != tuple(got):
+                raise InternalError(f"{name} is {got}, pinned to {pinned}")
+    if guard is not None:
+        for rungs, smallest in ((ladders.num_seqs, engine.min_batched_seqs), (ladders.num_blocks, 1)):
+            for rung, least in zip(rungs, (smallest, *(below + 1 for below in rungs)), strict=False):
+                if rung > guard * least * (1 + _TOLERANCE):
+                    raise InternalError(f"size {least} is padded to {rung}, past the guard {guard}")
 
 
 def _shape(kernel: str, s: int, m: int) -> tuple[tuple[int, ...], int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -51,7 +52,12 @@ def steps_of(instance: oracles.Instance) -> StepHistogram:
 
 
 def engine_of(instance: oracles.Instance) -> Engine:
-    return Engine(max_num_seqs=instance.max_num_seqs, max_model_len=instance.max_num_blocks * 128)
+    usable = instance.usable_kv_blocks
+    return Engine(
+        max_num_seqs=instance.max_num_seqs,
+        max_model_len=instance.max_num_blocks * 128,
+        num_kv_blocks=None if math.isinf(usable) else int(usable) + 1,
+    )
 
 
 def random_instance(seed: int) -> oracles.Instance:
@@ -109,6 +115,34 @@ def test_equals_brute_force_within_limits(seed: int) -> None:
     )
     assert result.status is Status.OPTIMAL
     assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
+    rng = np.random.default_rng(5000 + seed)
+    plain = random_instance(5000 + seed)
+    usable = float("inf")
+    cells = plain.cells
+    if seed % 3:
+        usable = float(rng.integers(plain.max_num_blocks, plain.max_num_blocks + plain.max_num_seqs))
+        cells = tuple(cell for cell in cells if cell[0] - 1 + cell[1] <= usable) or ((1, 1, 1.0),)
+    instance = dataclasses.replace(plain, cells=cells, usable_kv_blocks=usable)
+    guard = float(rng.choice([1.0, 1.25, 1.5, 2.0, 4.0])) if seed % 2 else None
+    max_variants = int(rng.integers(8, 40)) if seed % 5 == 0 else None
+    expected, variants = oracles.brute_force(instance, guard=guard, max_variants=max_variants)
+    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
+    limits = Limits(guard=guard, max_variants=max_variants)
+    if math.isinf(expected):
+        with pytest.raises(SolveError, match=f"--max-variants: found {max_variants}, expected at least"):
+            solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+        return
+    result = solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+    assert result.status is Status.OPTIMAL
+    assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-12)
+    got = oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks)
+    assert got[1] <= variants
+    price = price_ladders(*problem, result.ladders, restarts=instance.restarts)
+    assert (price.num_variants, price.compile_seconds) == (got[1], pytest.approx(got[2]))
 
 
 @pytest.mark.parametrize("seed", range(60))

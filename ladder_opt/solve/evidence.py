@@ -1,0 +1,79 @@
+"""Where a histogram says nothing, and how badly ladders may pad there.
+
+A tuned ladder leaves sizes that did not occur to whatever rung comes next, often the top one. Traffic moves:
+the worst factor by which any size would be padded says what such a move can cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ladder_opt.engine import Engine
+from ladder_opt.ladder import AXES, Axis, Ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstPadding:
+    """The size of one axis that ladders pad the most.
+
+    Attributes:
+        axis: num_seqs or num_blocks.
+        size: the smallest size padded to the rung.
+        rung: what it is padded to.
+        factor: rung / size.
+        unseen_from: the first of the sizes up to the rung that no step had, or None where all were seen.
+        unseen_to: the last of that run.
+    """
+
+    axis: Axis
+    size: int
+    rung: int
+    factor: float
+    unseen_from: int | None
+    unseen_to: int | None
+
+
+def worst_padding(steps: StepHistogram, engine: Engine, ladders: Ladders) -> tuple[WorstPadding, ...]:
+    """For each axis the rung with the largest factor over the smallest size padded to it."""
+    found = []
+    batched = steps.batched(engine)
+    for axis, rungs, smallest, seen in (
+        (AXES[0], ladders.num_seqs, engine.min_batched_seqs, steps.num_seqs[batched]),
+        (AXES[1], ladders.num_blocks, 1, steps.num_blocks[batched]),
+    ):
+        if not rungs or not ladders.num_seqs:
+            continue
+        sizes = (smallest, *(rung + 1 for rung in rungs[:-1]))
+        factors = [rung / size for rung, size in zip(rungs, sizes, strict=True)]
+        at = factors.index(max(factors))
+        unseen = np.setdiff1d(np.arange(sizes[at], rungs[at] + 1), seen)
+        run = _first_run(unseen.tolist())
+        found.append(
+            WorstPadding(
+                axis=axis,
+                size=sizes[at],
+                rung=rungs[at],
+                factor=factors[at],
+                unseen_from=run[0] if run else None,
+                unseen_to=run[-1] if run else None,
+            )
+        )
+    return tuple(found)
+
+
+def unseen_share(steps: StepHistogram, engine: Engine) -> float:
+    """Share of the (num_seqs, num_blocks) sizes that a batched step may have and none had."""
+    possible = max(0, engine.max_num_seqs - engine.min_batched_seqs + 1) * engine.max_num_blocks
+    return 1.0 - float(steps.batched(engine).sum()) / possible if possible else 0.0
+
+
+def _first_run(sizes: list[int]) -> list[int]:
+    run: list[int] = []
+    for size in sizes:
+        if run and size != run[-1] + 1:
+            break
+        run.append(size)
+    return run
