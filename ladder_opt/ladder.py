@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,19 +43,46 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Ladders:
-    """The two independent ladders of batched decode.
+    """The ladders of batched decode: two independent ones, or (ragged) a block ladder for each num_seqs rung.
 
     Attributes:
         num_seqs: rungs from min_batched_seqs on; the last is max_num_seqs. Empty where no step is batched.
-        num_blocks: rungs from 1 on; the last is ceil(max_model_len / block_size).
+        num_blocks: rungs from 1 on; the last is ceil(max_model_len / block_size). Of ragged ladders: all
+            the rungs that any of them has.
+        ragged: the block ladder of each num_seqs rung, in their order; None for two independent ladders.
     """
 
     num_seqs: tuple[int, ...]
     num_blocks: tuple[int, ...]
+    ragged: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         Ladder(self.num_seqs)
         Ladder(self.num_blocks)
+        if self.ragged is None:
+            return
+        if len(self.ragged) != len(self.num_seqs):
+            raise UsageError(
+                f"ragged: found {len(self.ragged)} block ladders, "
+                f"expected {len(self.num_seqs)}, one for each num_seqs rung"
+            )
+        for blocks in self.ragged:
+            Ladder(blocks)
+            if not blocks or not set(blocks) <= set(self.num_blocks) or blocks[-1] != self.num_blocks[-1]:
+                raise UsageError(
+                    f"ragged: found {list(blocks)}, expected rungs of {list(self.num_blocks)} up to the last"
+                )
+
+    def blocks_of(self, index: int) -> tuple[int, ...]:
+        """The block ladder of the num_seqs rung at an index."""
+        return self.num_blocks if self.ragged is None else self.ragged[index]
+
+    @classmethod
+    def from_ragged(cls, ladders: Mapping[int, Sequence[int]]) -> Ladders:
+        """Ragged ladders from {num_seqs rung: block ladder}."""
+        rungs = tuple(sorted(ladders))
+        blocks = tuple(tuple(ladders[rung]) for rung in rungs)
+        return cls(rungs, tuple(sorted({rung for ladder in blocks for rung in ladder})), blocks)
 
 
 def powers_of_two(start: int, limit: int) -> tuple[int, ...]:

@@ -170,15 +170,12 @@ def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> N
         float64 (max_num_seqs + 1, max_num_blocks + 1); rows below min_batched_seqs and column 0 are 0.
     """
     table = np.zeros((engine.max_num_seqs + 1, engine.max_num_blocks + 1))
-    seqs = np.array(ladders.num_seqs, np.int64)
-    blocks = np.array(ladders.num_blocks, np.int64)
-    if not len(seqs):
-        return table
-    rungs = cost.batched_step_seconds(seqs[:, None], blocks[None, :])
-    n = np.arange(engine.min_batched_seqs, engine.max_num_seqs + 1)
     b = np.arange(1, engine.max_num_blocks + 1)
-    padded = rungs[np.searchsorted(seqs, n)[:, None], np.searchsorted(blocks, b)[None, :]]
-    table[engine.min_batched_seqs :, 1:] = padded
+    below = engine.min_batched_seqs - 1
+    for index, rung in enumerate(ladders.num_seqs):
+        blocks = np.array(ladders.blocks_of(index), np.int64)
+        table[below + 1 : rung + 1, 1:] = cost.batched_step_seconds(rung, blocks)[np.searchsorted(blocks, b)]
+        below = rung
     return table
 
 

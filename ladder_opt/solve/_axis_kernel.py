@@ -28,13 +28,14 @@ def _edge(
     compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
     reach: NDArray[np.int64],
+    base: int,
     other: NDArray[np.int64],
 ) -> tuple[float, int, float]:
-    """From position low to rung high (position p is candidate p - 1), against the other axis's rungs."""
+    """From position low to rung high (position p is candidate p - 1), against the other axis above base."""
     seconds = 0.0
     variants = 0
     compiles = 0.0
-    below = 0
+    below = base
     for rung in other:
         at = rung + 1
         if along_rows:
@@ -103,6 +104,7 @@ def best_ladder(
                     compile_seconds,
                     first_column,
                     reach,
+                    0,
                     other,
                 )
                 if best[low] + seconds < best[high]:
@@ -144,8 +146,9 @@ def best_ladder(
 
 
 @njit(cache=True, nogil=True)
-def best_ladder_within(
+def pareto_ladders(
     along_rows: bool,
+    size: int,
     cumulative: NDArray[np.float64],
     step_seconds: NDArray[np.float64],
     price: NDArray[np.float64],
@@ -153,27 +156,32 @@ def best_ladder_within(
     first_column: NDArray[np.int64],
     reach: NDArray[np.int64],
     lowest_below: NDArray[np.int64],
+    base: int,
     other: NDArray[np.int64],
     max_variants: int,
     max_compile_seconds: float,
     per_variant: float,
     per_compile_second: float,
-    incumbent: float,
-    chosen: NDArray[np.int64],
-) -> tuple[float, int]:
-    """The cheapest ladder on one axis within both limits, if it is below the incumbent.
+    threshold: float,
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    int,
+]:
+    """All ladders on one axis that none beats in seconds, variants and compile seconds, cheapest first.
 
     Args:
-        max_variants: limit on variants (NO_LIMIT: none).
-        max_compile_seconds: limit on their compile seconds (HUGE: none).
-        per_variant: Lagrange multiplier of the first limit, >= 0; any value is exact, a good one is fast.
-        per_compile_second: Lagrange multiplier of the second limit, >= 0.
-        incumbent: seconds to stay below.
+        size: candidates on the axis.
+        base: the position on the other axis above which its rungs' steps count.
+        threshold: ladders whose seconds plus both multipliers' prices reach it are left out.
 
     Returns:
-        (seconds, number of rungs); (HUGE, 0) where there is none.
+        Labels as (seconds, variants, compile seconds, parent label, position), and where those of whole
+        ladders start; from there to the end each is one ladder, followed through its parents.
     """
-    size = chosen.size
     # Seconds to go from each position, limits relaxed at the multipliers' prices.
     to_go = np.full(size + 1, HUGE)
     to_go[size] = 0.0
@@ -191,15 +199,11 @@ def best_ladder_within(
                 compile_seconds,
                 first_column,
                 reach,
+                base,
                 other,
             )
             value = to_go[high] + seconds + per_variant * variants + per_compile_second * compiles
             to_go[low] = min(to_go[low], value)
-    allowance = 0.0
-    if max_variants < NO_LIMIT:
-        allowance += per_variant * max_variants
-    if max_compile_seconds < HUGE:
-        allowance += per_compile_second * max_compile_seconds
     # Labels, those of one position together, cheapest first.
     capacity = 1024
     label_seconds = np.empty(capacity)
@@ -234,6 +238,7 @@ def best_ladder_within(
                 compile_seconds,
                 first_column,
                 reach,
+                base,
                 other,
             )
             for label in range(start[low], start[low + 1]):
@@ -242,7 +247,7 @@ def best_ladder_within(
                 k = label_compiles[label] + compiles
                 if v > max_variants or k > max_compile_seconds:
                     continue
-                if s + per_variant * v + per_compile_second * k + to_go[high] - allowance >= incumbent:
+                if s + per_variant * v + per_compile_second * k + to_go[high] >= threshold:
                     continue
                 if found == new_seconds.size:
                     new_seconds = np.concatenate((new_seconds, np.empty(found)))
@@ -281,9 +286,71 @@ def best_ladder_within(
             label_position[total] = high
             total += 1
         start[high + 1] = total
-    if start[size] == start[size + 1]:
+    return (
+        label_seconds[:total],
+        label_variants[:total],
+        label_compiles[:total],
+        label_parent[:total],
+        label_position[:total],
+        start[size],
+    )
+
+
+@njit(cache=True, nogil=True)
+def best_ladder_within(
+    along_rows: bool,
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
+    other: NDArray[np.int64],
+    max_variants: int,
+    max_compile_seconds: float,
+    per_variant: float,
+    per_compile_second: float,
+    incumbent: float,
+    chosen: NDArray[np.int64],
+) -> tuple[float, int]:
+    """The cheapest ladder on one axis within both limits, if it is below the incumbent.
+
+    Args:
+        max_variants: limit on variants (NO_LIMIT: none).
+        max_compile_seconds: limit on their compile seconds (HUGE: none).
+        per_variant: Lagrange multiplier of the first limit, >= 0; any value is exact, a good one is fast.
+        per_compile_second: Lagrange multiplier of the second limit, >= 0.
+        incumbent: seconds to stay below.
+
+    Returns:
+        (seconds, number of rungs); (HUGE, 0) where there is none.
+    """
+    allowance = 0.0
+    if max_variants < NO_LIMIT:
+        allowance += per_variant * max_variants
+    if max_compile_seconds < HUGE:
+        allowance += per_compile_second * max_compile_seconds
+    label_seconds, _, _, label_parent, label_position, label = pareto_ladders(
+        along_rows,
+        chosen.size,
+        cumulative,
+        step_seconds,
+        price,
+        compile_seconds,
+        first_column,
+        reach,
+        lowest_below,
+        0,
+        other,
+        max_variants,
+        max_compile_seconds,
+        per_variant,
+        per_compile_second,
+        incumbent + allowance,
+    )
+    if label == label_seconds.size:
         return HUGE, 0
-    label = start[size]
     value = label_seconds[label]
     count = 0
     while label_position[label] > 0:

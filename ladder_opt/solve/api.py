@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
-from ladder_opt.errors import SolveError
+from ladder_opt.errors import SolveError, UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
-from ladder_opt.solve.problem import Limits, build_problem
+from ladder_opt.solve.problem import LadderProblem, Limits, build_problem
 from ladder_opt.solve.result import SolveResult
 from ladder_opt.solve.verify import check_result
 
 DEFAULT_TIME_LIMIT_SECONDS = 60.0
+
+Structure = Literal["product", "ragged"]
 
 
 def solve_ladders(
@@ -24,10 +27,11 @@ def solve_ladders(
     restarts: float,
     limits: Limits | None = None,
     pins: Ladders | None = None,
+    structure: Structure = "product",
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     progress: Callable[[float, float], None] | None = None,
 ) -> SolveResult:
-    """The best pair of independent ladders for a histogram.
+    """The best ladders for a histogram.
 
     Args:
         steps: the histogram.
@@ -36,6 +40,7 @@ def solve_ladders(
         restarts: server starts charged to the histogram.
         limits: hard limits.
         pins: a non-empty ladder on an axis pins it.
+        structure: "product" for two independent ladders, "ragged" for a block ladder for each num_seqs rung.
         time_limit_seconds: when to stop with what is proven so far.
         progress: called with (objective_seconds, lower_bound_seconds) now and then.
 
@@ -51,7 +56,10 @@ def solve_ladders(
     if limits.max_variants is not None or limits.max_compile_seconds is not None:
         least_variants, least_seconds = least_of_limits(problem)
         _check_limits(limits, least_variants, least_seconds)
-    result = solve_product(problem, time_limit_seconds=time_limit_seconds, progress=progress)
+    if structure == "ragged":
+        result = _solve_ragged(problem, time_limit_seconds)
+    else:
+        result = solve_product(problem, time_limit_seconds=time_limit_seconds, progress=progress)
     check_result(
         steps,
         engine,
@@ -65,6 +73,14 @@ def solve_ladders(
         pins=pins,
     )
     return result
+
+
+def _solve_ragged(problem: LadderProblem, time_limit_seconds: float) -> SolveResult:
+    from ladder_opt.solve._ragged import solve_ragged  # noqa: PLC0415
+
+    if problem.columns_pinned:
+        raise UsageError("--num-blocks: found a pinned ladder, expected none with --structure ragged")
+    return solve_ragged(problem, time_limit_seconds=time_limit_seconds)
 
 
 def _check_limits(limits: Limits, least_variants: int, least_seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,9 @@ class LadderPrice:
         gathers: pages of the batched steps.
         batched_steps: steps that reach the ladders.
         per_sequence_steps: decode steps below min_batched_seqs.
-        hits: float64 (num_seqs rungs, num_blocks rungs), steps padded to each rung pair.
+        pair_seqs: int64 (rung pairs,), num_seqs rung of each pair.
+        pair_blocks: int64 (rung pairs,), its num_blocks rung.
+        hits: float64 (rung pairs,), steps padded to it.
         dead_variants: the lowest rung pair of every variant that no step is padded to.
     """
 
@@ -68,6 +71,8 @@ class LadderPrice:
     gathers: Gathers
     batched_steps: float
     per_sequence_steps: float
+    pair_seqs: NDArray[np.int64]
+    pair_blocks: NDArray[np.int64]
     hits: NDArray[np.float64]
     dead_variants: tuple[tuple[int, int], ...]
 
@@ -117,31 +122,23 @@ def price_ladders(
     batched = steps.batched(engine)
     _check_covers(steps, batched, ladders)
     weight = steps.steps[batched]
-    seqs = np.array(ladders.num_seqs, np.int64)
-    blocks = np.array(ladders.num_blocks, np.int64)
-    kernel = cost.geometry
-    hits = np.zeros((len(seqs), len(blocks)))
+    pairs = _rung_pairs(ladders, engine)
+    hits = _hits(steps, batched, ladders)
     step_seconds = padded = compile_seconds = 0.0
     variants = 0
     dead: tuple[tuple[int, int], ...] = ()
-    if len(seqs):
-        row = np.searchsorted(seqs, steps.num_seqs[batched])
-        column = np.searchsorted(blocks, steps.num_blocks[batched])
-        np.add.at(hits, (row, column), weight)
-        grid = (seqs[:, None], blocks[None, :])
-        step_seconds = float((hits * cost.batched_step_seconds(*grid)).sum())
-        padded = float((hits * kernel.gathers(*grid)).sum())
-        held = _is_ever_held(seqs, blocks, engine)
-        keys = np.where(held, kernel.variant_key(*grid), -1)
+    if len(pairs.seqs):
+        kernel = cost.geometry
+        step_seconds = float((hits * cost.batched_step_seconds(pairs.seqs, pairs.blocks)).sum())
+        padded = float((hits * kernel.gathers(pairs.seqs, pairs.blocks)).sum())
+        keys = np.where(pairs.held, kernel.variant_key(pairs.seqs, pairs.blocks), -1)
         known, first, variant = np.unique(keys, return_index=True, return_inverse=True)
-        used = np.bincount(variant.ravel(), hits.ravel(), minlength=len(known)) > 0
+        used = np.bincount(variant.ravel(), hits, minlength=len(known)) > 0
         compiled = known >= 0
         variants = int(compiled.sum())
-        compile_seconds = float(cost.variant_compile_seconds(*grid).ravel()[first[compiled]].sum())
-        dead = tuple(
-            (int(seqs[at // len(blocks)]), int(blocks[at % len(blocks)]))
-            for at in np.sort(first[compiled & ~used])
-        )
+        prices = cost.variant_compile_seconds(pairs.seqs, pairs.blocks)
+        compile_seconds = float(prices[first[compiled]].sum())
+        dead = tuple((int(pairs.seqs[at]), int(pairs.blocks[at])) for at in np.sort(first[compiled & ~used]))
     return LadderPrice(
         ladders=ladders,
         restarts=restarts,
@@ -156,6 +153,8 @@ def price_ladders(
         ),
         batched_steps=float(weight.sum()),
         per_sequence_steps=float(steps.steps[~batched].sum()),
+        pair_seqs=pairs.seqs,
+        pair_blocks=pairs.blocks,
         hits=hits,
         dead_variants=dead,
     )
@@ -171,16 +170,49 @@ def _check_covers(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Lad
             raise UsageError(f"{axis}: found {list(rungs)}, expected a rung of {largest} or more")
 
 
-def _is_ever_held(seqs: NDArray[np.int64], blocks: NDArray[np.int64], engine: Engine) -> NDArray[np.bool_]:
-    """Whether the KV pool holds even the smallest batch padded to each rung pair; the others never occur.
+@dataclass(frozen=True)
+class _RungPairs:
+    """Every rung pair of ladders, num_seqs rung by num_seqs rung.
 
-    That batch has one sequence more than the rung below holds, one of them a block longer than the rung
-    below, the others of one block.
+    `held` says whether the KV pool holds even the smallest batch padded there: one sequence more than the
+    rung below holds, one of them a block longer than the block rung below, the others of one block. The
+    other pairs never occur.
     """
-    others = np.r_[engine.min_batched_seqs - 1, seqs[:-1]]
-    longest = np.r_[0, blocks[:-1]] + 1
-    held: NDArray[np.bool_] = others[:, None] + longest[None, :] <= engine.usable_kv_blocks
-    return held
+
+    seqs: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    held: NDArray[np.bool_]
+
+
+def _rung_pairs(ladders: Ladders, engine: Engine) -> _RungPairs:
+    seqs: list[int] = []
+    blocks: list[int] = []
+    needed: list[int] = []
+    others = engine.min_batched_seqs - 1
+    for index, rung in enumerate(ladders.num_seqs):
+        ladder = ladders.blocks_of(index)
+        seqs += [rung] * len(ladder)
+        blocks += ladder
+        needed += [others + below + 1 for below in (0, *ladder[:-1])]
+        others = rung
+    return _RungPairs(
+        np.array(seqs, np.int64),
+        np.array(blocks, np.int64),
+        np.array(needed, np.int64) <= engine.usable_kv_blocks,
+    )
+
+
+def _hits(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Ladders) -> NDArray[np.float64]:
+    """Steps padded to each rung pair, in the order of `_rung_pairs`."""
+    seqs, blocks, weight = steps.num_seqs[batched], steps.num_blocks[batched], steps.steps[batched]
+    parts = []
+    row = np.searchsorted(ladders.num_seqs, seqs) if ladders.num_seqs else np.zeros(0, np.int64)
+    for index in range(len(ladders.num_seqs)):
+        ladder = ladders.blocks_of(index)
+        mine = row == index
+        column = np.searchsorted(ladder, blocks[mine])
+        parts.append(np.bincount(column, weight[mine], minlength=len(ladder)))
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +225,7 @@ class RungValue:
         hits: steps padded to it.
         forced: it is there whatever it earns: the engine's limit, or pinned.
         marginal_seconds: what the objective would lose without it; 0 for the top rung, which cannot go.
+        of_num_seqs: of ragged ladders, the num_seqs rung whose block ladder it is in.
     """
 
     axis: str
@@ -200,6 +233,7 @@ class RungValue:
     hits: float
     forced: bool
     marginal_seconds: float
+    of_num_seqs: int | None = None
 
 
 def value_rungs(
@@ -212,24 +246,54 @@ def value_rungs(
 ) -> tuple[RungValue, ...]:
     """What each rung of priced ladders earns: the ladders are priced again without it."""
     values = []
-    axes = (
-        ("num_seqs", price.ladders.num_seqs, price.hits.sum(axis=1), bool(pinned and pinned.num_seqs)),
-        ("num_blocks", price.ladders.num_blocks, price.hits.sum(axis=0), bool(pinned and pinned.num_blocks)),
-    )
-    for axis, rungs, hits, is_pinned in axes:
-        for index, rung in enumerate(rungs):
-            is_top = index == len(rungs) - 1
-            marginal = 0.0
-            if not is_top:
-                rest = rungs[:index] + rungs[index + 1 :]
-                without = (
-                    Ladders(rest, price.ladders.num_blocks)
-                    if axis == "num_seqs"
-                    else Ladders(price.ladders.num_seqs, rest)
-                )
-                other = price_ladders(steps, engine, cost, without, restarts=price.restarts)
-                marginal = other.objective_seconds - price.objective_seconds
-            forced = is_top or is_pinned
-            hit = float(hits[index]) if len(hits) else 0.0
-            values.append(RungValue(axis=axis, rung=rung, hits=hit, forced=forced, marginal_seconds=marginal))
+    for axis, rung, of_num_seqs, without in _removals(price.ladders):
+        here = price.pair_seqs == rung if axis == "num_seqs" else price.pair_blocks == rung
+        if of_num_seqs is not None:
+            here &= price.pair_seqs == of_num_seqs
+        marginal = 0.0
+        if without is not None:
+            other = price_ladders(steps, engine, cost, without, restarts=price.restarts)
+            marginal = other.objective_seconds - price.objective_seconds
+        is_pinned = bool(pinned and (pinned.num_seqs if axis == "num_seqs" else pinned.num_blocks))
+        values.append(
+            RungValue(
+                axis=axis,
+                rung=rung,
+                hits=float(price.hits[here].sum()),
+                forced=without is None or is_pinned,
+                marginal_seconds=marginal,
+                of_num_seqs=of_num_seqs,
+            )
+        )
     return tuple(values)
+
+
+def _removals(ladders: Ladders) -> Iterator[tuple[str, int, int | None, Ladders | None]]:
+    """(axis, rung, its num_seqs rung where ragged, the ladders without it or None where it cannot go)."""
+    seqs = ladders.num_seqs
+    for index, rung in enumerate(seqs):
+        is_top = index == len(seqs) - 1
+        rest = seqs[:index] + seqs[index + 1 :]
+        if ladders.ragged is None:
+            yield "num_seqs", rung, None, None if is_top else Ladders(rest, ladders.num_blocks)
+        else:
+            kept = {each: ladders.blocks_of(at) for at, each in enumerate(seqs) if at != index}
+            yield "num_seqs", rung, None, None if is_top else Ladders.from_ragged(kept)
+    if ladders.ragged is None:
+        blocks = ladders.num_blocks
+        for index, rung in enumerate(blocks):
+            is_top = index == len(blocks) - 1
+            yield (
+                "num_blocks",
+                rung,
+                None,
+                None if is_top else Ladders(seqs, blocks[:index] + blocks[index + 1 :]),
+            )
+        return
+    for row, of_num_seqs in enumerate(seqs):
+        blocks = ladders.ragged[row]
+        for index, rung in enumerate(blocks):
+            is_top = index == len(blocks) - 1
+            kept = {each: ladders.blocks_of(at) for at, each in enumerate(seqs)}
+            kept[of_num_seqs] = blocks[:index] + blocks[index + 1 :]
+            yield "num_blocks", rung, of_num_seqs, None if is_top else Ladders.from_ragged(kept)

@@ -30,14 +30,14 @@ def price_plain(
         if n < engine.min_batched_seqs:
             continue
         s = min(rung for rung in ladders.num_seqs if rung >= n)
-        m = min(rung for rung in ladders.num_blocks if rung >= b)
+        m = min(rung for rung in _blocks_of(ladders, s) if rung >= b)
         step_seconds += weight * _step_seconds(cost, s, m)
     variants: dict[tuple[int, ...], float] = {}
     usable = math.inf if engine.num_kv_blocks is None else engine.num_kv_blocks - 1
     fewest_seqs = engine.min_batched_seqs
     for s in ladders.num_seqs:
         fewest_blocks = 1
-        for m in ladders.num_blocks:
+        for m in _blocks_of(ladders, s):
             # The smallest batch padded to (s, m): one sequence of fewest_blocks, the others of one block.
             if fewest_blocks + (fewest_seqs - 1) <= usable:
                 variants.setdefault(_shape(cost.kernel, s, m)[0], _compile_seconds(cost, s, m))
@@ -88,6 +88,12 @@ def _chunks(s: int, m: int) -> tuple[int, int]:
     return blocks, chunks + (1 if rest else 0)
 
 
+def _blocks_of(ladders: Ladders, s: int) -> tuple[int, ...]:
+    if ladders.ragged is None:
+        return ladders.num_blocks
+    return dict(zip(ladders.num_seqs, ladders.ragged, strict=True))[s]
+
+
 def _check_rungs(engine: Engine, ladders: Ladders, *, guard: float | None, pins: Ladders | None) -> None:
     if pins is not None:
         for name, pinned, got in (
@@ -97,7 +103,8 @@ def _check_rungs(engine: Engine, ladders: Ladders, *, guard: float | None, pins:
             if pinned and tuple(pinned) != tuple(got):
                 raise InternalError(f"{name} is {got}, pinned to {pinned}")
     if guard is not None:
-        for rungs, smallest in ((ladders.num_seqs, engine.min_batched_seqs), (ladders.num_blocks, 1)):
+        block_ladders = [(_blocks_of(ladders, s), 1) for s in ladders.num_seqs]
+        for rungs, smallest in [(ladders.num_seqs, engine.min_batched_seqs), *block_ladders]:
             for rung, least in zip(rungs, (smallest, *(below + 1 for below in rungs)), strict=False):
                 if rung > guard * least * (1 + _TOLERANCE):
                     raise InternalError(f"size {least} is padded to {rung}, past the guard {guard}")

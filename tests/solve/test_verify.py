@@ -72,6 +72,7 @@ def test_what_is_right_passes() -> None:
     check()
     check(max_variants=5, max_compile_seconds=25.0, pins=Ladders((4, 8), ()))
     check(pins=Ladders((), (4, 9, 16)))
+    check(guard=4.0)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,11 @@ def test_what_is_right_passes() -> None:
         ({"ladders": Ladders((3, 8), (4, 9, 16))}, "num_seqs starts at 3, below 4"),
         ({"pins": Ladders((8,), ())}, "num_seqs is (4, 8), pinned to (8,)"),
         ({"pins": Ladders((), (4, 16))}, "num_blocks is (4, 9, 16), pinned to (4, 16)"),
+        ({"guard": 1.5}, "size 5 is padded to 8, past the guard 1.5"),
+        (
+            {"guard": 3.0, "ladders": Ladders((4, 8), (3, 16))},
+            "size 4 is padded to 16, past the guard 3.0",
+        ),
         ({"max_variants": 4}, "5 variants, 4 allowed"),
         ({"max_compile_seconds": 24.9}, "25.0 s of compiles, 24.9 s allowed"),
     ],
