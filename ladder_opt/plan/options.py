@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
-from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
+from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS, Structure
 from ladder_opt.solve.problem import Limits
 
 DEFAULT_UPTIME_SECONDS = 86400.0
@@ -20,6 +20,8 @@ class SolveOptions:
     """What a plan is asked to be.
 
     Attributes:
+        structure: "product": two independent ladders, which the vLLM plugin loads; "ragged": a block ladder
+            for each num_seqs rung.
         restarts: server starts charged to the traffic; None: its span, times the replicas that serve
             it, / `uptime_seconds`; or 1 where there is no span.
         uptime_seconds: time between server starts.
@@ -33,6 +35,7 @@ class SolveOptions:
         min_gain: share of the default's objective that a plan has to save to be worth adopting.
     """
 
+    structure: Structure = "product"
     restarts: float | None = None
     uptime_seconds: float | None = None
     span_seconds: float | None = None
@@ -55,6 +58,8 @@ class SolveOptions:
             if value is None or 0 < value < math.inf or (value == 0 and zero_will_do):
                 continue
             raise UsageError(f"{option}: found {value}, expected {expected}")
+        if self.guard is not None and not 1 <= self.guard < math.inf:
+            raise UsageError(f"--guard: found {self.guard}, expected a factor of 1 or more")
 
     def limits(self, cost: CostModel) -> Limits:
         """The solver's limits: the budget less the start-up that ladders do not change."""

@@ -138,6 +138,12 @@ def test_help_and_version(run: Run) -> None:
         ),
         ([*TUNE, "--min-gain", "most"], "--min-gain: found 'most', expected a share such as 1% or 0.01"),
         ([*TUNE, "--max-variants", "0"], "--max-variants: found 0, expected 1 or more"),
+        ([*TUNE, "--guard", "0.5"], "--guard: found 0.5, expected a factor of 1 or more"),
+        ([*TUNE, "--guard", "nan"], "--guard: found nan, expected a factor of 1 or more"),
+        (
+            [*TUNE, "--num-blocks", "1,16", "--guard", "2"],
+            "--num-blocks: found 16 after 1, expected rungs that keep --guard 2",
+        ),
         ([*TUNE, "--num-seqs", ""], "--num-seqs: found '' in '', expected integers such as 4,8,32"),
         ([*TUNE, "--num-seqs", "4;8"], "--num-seqs: found '4;8' in '4;8', expected integers such as 4,8,32"),
         ([*TUNE, "--num-blocks", "0,16"], "num_blocks: found 0, expected integers of 1 or more"),
@@ -459,6 +465,19 @@ def test_requests_set_aside_are_warned_of(folder: Path, run: Run) -> None:
     (line,) = ran.err.splitlines()
     assert line.startswith("warning: ")
     assert line.endswith(" requests set aside: beyond_max_model_len")
+
+
+def test_progress_is_shown_on_a_terminal_alone(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["tune", "trace.csv", "--cost", "cost.json", *ENGINE, "--json"]
+    quiet = run(*arguments)
+    assert quiet.err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    shown = run(*arguments)
+    assert shown.json()["result"] == quiet.json()["result"]
+    assert "solving, gap " in shown.err
+    assert "Traceback" not in shown.err
 
 
 def test_check_says_what_the_bucketer_uses(folder: Path, run: Run) -> None:

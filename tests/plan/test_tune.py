@@ -152,6 +152,7 @@ def test_a_faster_trace_has_a_shorter_span() -> None:
         ({"uptime_seconds": 0.0}, "--uptime: found 0.0, expected more than 0 s"),
         ({"span_seconds": -1.0}, "--span: found -1.0, expected 0 s or more"),
         ({"max_variants": 0}, "--max-variants: found 0, expected 1 or more"),
+        ({"guard": 0.99}, "--guard: found 0.99, expected a factor of 1 or more"),
         ({"min_gain": -0.1}, "--min-gain: found -0.1, expected a share of 0 or more"),
     ],
 )
@@ -178,8 +179,38 @@ def test_limits_are_kept_and_infeasible_ones_told() -> None:
     with pytest.raises(SolveError) as solve_error:
         make_plan(warmup_budget_seconds=31.0)
     assert str(solve_error.value) == (
-        "--warmup-budget: found 1 s for compiles, expected at least 2 s (1 variant) besides the start-up"
+        "--warmup-budget: found 1 s for compiles, expected at least 2 s besides the start-up"
     )
+
+
+@pytest.mark.parametrize("guard", [1.0, 1.5, 2.0, 4.0])
+def test_a_guard_holds_for_sizes_that_never_occurred(guard: float) -> None:
+    plan = make_plan(guard=guard)
+    free = make_plan()
+    for rungs, smallest in ((plan.num_seqs, 4), (plan.num_blocks, 1)):
+        for rung, least in zip(rungs, (smallest, *(below + 1 for below in rungs)), strict=False):
+            assert rung <= guard * least
+    evidence = plan.result.evidence
+    assert evidence is not None
+    assert evidence.guard is not None
+    assert all(each.factor <= guard for each in evidence.worst_padding)
+    assert evidence.guard.cost_seconds == pytest.approx(
+        plan.result.objective_seconds - free.result.objective_seconds, abs=1e-9
+    )
+    assert free.result.evidence is not None
+    assert free.result.evidence.guard is None
+
+
+def test_evidence_says_what_never_occurred() -> None:
+    plan = make_plan(num_seqs=[8], num_blocks=[9, 16])
+    evidence = plan.result.evidence
+    assert evidence is not None
+    # Batches of 5 and 8 of 4 to 8 sequences, 3, 7 and 9 of 1 to 16 blocks: 3 of 80 shapes occurred.
+    assert evidence.unseen_share == pytest.approx(77 / 80)
+    assert [each.model_dump() for each in evidence.worst_padding] == [
+        {"axis": "num_seqs", "size": 4, "rung": 8, "factor": 2.0, "unseen_from": 4, "unseen_to": 4},
+        {"axis": "num_blocks", "size": 1, "rung": 9, "factor": 9.0, "unseen_from": 1, "unseen_to": 2},
+    ]
 
 
 def test_pins_are_kept_and_clamped_as_the_bucketer_clamps() -> None:
