@@ -27,6 +27,11 @@ from ladder_opt.solve.result import SolveResult
 from ladder_opt.trace.table import Trace
 
 README: Final = common.REPOSITORY / "README.md"
+NOTE: Final = (
+    "Each pair is default ladders -> plan, both on the steps that the plan leads to; `starts` are the server "
+    "starts that compiles are charged for. Seconds are the replay's, under the built-in cost model, and no "
+    "measurement of a server."
+)
 BEGIN, END = "<!-- plans:begin -->", "<!-- plans:end -->"
 
 
@@ -61,6 +66,7 @@ class Outcome:
         trace_requests: in the trace.
         falls_behind: whether the servers cannot keep up with the arrivals.
         batched_steps: steps that reach the ladders.
+        restarts: server starts charged.
         num_seqs: the plan's rungs.
         num_blocks: the plan's rungs.
         default_rungs: how many the default ladders have, by axis.
@@ -83,6 +89,7 @@ class Outcome:
     trace_requests: int
     falls_behind: bool
     batched_steps: float
+    restarts: float
     num_seqs: tuple[int, ...]
     num_blocks: tuple[int, ...]
     default_rungs: tuple[int, int]
@@ -103,7 +110,7 @@ class Outcome:
 def solves_noted() -> Iterator[list[SolveResult]]:
     """Collect what every solve inside `tune` returns."""
     noted: list[SolveResult] = []
-    solve = rounds.solve_ladders
+    solve = vars(rounds)["solve_ladders"]
 
     def noting(*args: Any, **options: Any) -> SolveResult:
         noted.append(solve(*args, **options))
@@ -116,14 +123,30 @@ def solves_noted() -> Iterator[list[SolveResult]]:
         vars(rounds)["solve_ladders"] = solve
 
 
-def run_case(case: Case, trace: Trace, *, time_limit_seconds: float) -> list[Outcome]:
+def run_case(
+    case: Case, trace: Trace, *, time_limit_seconds: float, free_only: bool = False
+) -> list[Outcome]:
     """The plan as asked for by default, and the one at no more than the default ladders' warm-up."""
-    free = _plan(case, trace, time_limit_seconds=time_limit_seconds, warmup_budget_seconds=None)
-    budget = free.warmup_seconds[1]
-    return [
-        free,
-        _plan(case, trace, time_limit_seconds=time_limit_seconds, warmup_budget_seconds=budget),
-    ]
+    outcomes = [_plan(case, trace, time_limit_seconds=time_limit_seconds, warmup_budget_seconds=None)]
+    _tell(outcomes[0])
+    if not free_only:
+        budget = outcomes[0].warmup_seconds[1]
+        outcomes.append(
+            _plan(case, trace, time_limit_seconds=time_limit_seconds, warmup_budget_seconds=budget)
+        )
+        _tell(outcomes[1])
+    return outcomes
+
+
+def _tell(outcome: Outcome) -> None:
+    """One line on stderr while the rest runs."""
+    limit = "warm-up as the default's" if outcome.at_default_warmup else "any warm-up"
+    print(
+        f"{outcome.case.name}, {limit}: {outcome.status}, saved {outcome.saved:.1%}, "
+        f"{outcome.rounds} rounds, {outcome.total_seconds:.1f} s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _plan(
@@ -150,6 +173,7 @@ def _plan(
         trace_requests=len(trace),
         falls_behind=any("falls behind" in warning for warning in plan.warnings),
         batched_steps=result.steps.batched,
+        restarts=result.restarts,
         num_seqs=plan.num_seqs,
         num_blocks=plan.num_blocks,
         default_rungs=(len(default.num_seqs), len(default.num_blocks)),
@@ -178,6 +202,7 @@ def row(outcome: Outcome) -> dict[str, str]:
     return {
         "trace": traffic,
         "engine": f"{engines}{case.max_num_seqs} seqs, {case.max_model_len // 1024}k",
+        "starts": f"{outcome.restarts:.2g}",
         "warm-up allowed": "as the default's" if outcome.at_default_warmup else "any",
         "rungs": f"{outcome.default_rungs[0]}x{outcome.default_rungs[1]} -> "
         f"{len(outcome.num_seqs)}x{len(outcome.num_blocks)}",
@@ -197,8 +222,7 @@ def to_markdown(outcomes: Sequence[Outcome]) -> str:
     lines = [
         common.markdown_table([row(outcome) for outcome in outcomes]),
         "",
-        "Each pair is default ladders -> plan, both on the steps that the plan leads to. "
-        "Seconds are the replay's, under the built-in cost model, and no measurement of a server.",
+        NOTE,
     ]
     if behind:
         names = ", ".join(
@@ -207,7 +231,9 @@ def to_markdown(outcomes: Sequence[Outcome]) -> str:
             for case in CASES
             if case.name in behind
         )
-        lines[-1] += f" More traffic than the engine can keep up with, so that batches are always full: {names}."
+        lines[-1] += (
+            f" More traffic than the engine can keep up with, so that batches are always full: {names}."
+        )
     return "\n".join(lines)
 
 
@@ -240,6 +266,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help="which rows [all]",
     )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve [60]")
+    parser.add_argument(
+        "--free-only", action="store_true", help="leave out the rows at the default ladders' warm-up"
+    )
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument(
         "--write-readme",
@@ -267,11 +296,13 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         path = common.trace_path(case.trace, options.shared)
         if path is None:
-            print(f"note: no trace {case.trace} under {options.shared}; {case.name} is left out", file=sys.stderr)
+            print(
+                f"note: no trace {case.trace} under {options.shared}; {case.name} is left out",
+                file=sys.stderr,
+            )
             continue
         trace = common.read_traces([case.trace], options.shared)[case.trace]
-        print(f"{case.name} ...", file=sys.stderr, flush=True)
-        outcomes += run_case(case, trace, time_limit_seconds=options.time_limit)
+        outcomes += run_case(case, trace, time_limit_seconds=options.time_limit, free_only=options.free_only)
     if not outcomes:
         print("nothing to run: every trace asked for is absent", file=sys.stderr)
         return 2

@@ -114,7 +114,9 @@ def measure(
     """
     engine = engine or Engine()
     cost = read_cost_model()
-    fitting = {name: within_limits(trace, max_model_len=engine.max_model_len) for name, trace in traces.items()}
+    fitting = {
+        name: within_limits(trace, max_model_len=engine.max_model_len) for name, trace in traces.items()
+    }
     first = next(iter(fitting))
     fast = [_fast(name, trace, engine, cost) for name, trace in fitting.items()]
     slow: list[Contender] = []
@@ -139,9 +141,7 @@ def measure(
 
 
 def _fast(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
-    return Contender(
-        "simulate", name, len(trace), lambda: _counts_of(simulate(trace, engine, cost).steps)
-    )
+    return Contender("simulate", name, len(trace), lambda: _counts_of(simulate(trace, engine, cost).steps))
 
 
 def _plain(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
@@ -172,7 +172,9 @@ def _vllm(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender
                 load.num_decodes, load.max_blocks, load.decode_blocks, load.num_prefill_tokens
             ),
         )
-        return dict(Counter((load.num_decodes, load.max_blocks) for load in replayed.loads if load.num_decodes))
+        return dict(
+            Counter((load.num_decodes, load.max_blocks) for load in replayed.loads if load.num_decodes)
+        )
 
     replay(1)
     started = time.perf_counter()
@@ -249,7 +251,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = common.parser("replay_rate", __doc__)
     parser.add_argument("--repeats", type=int, default=9, help="repeats of simulate [9]")
     parser.add_argument("--slow-repeats", type=int, default=3, help="repeats of the other two [3]")
-    parser.add_argument("--plain-requests", type=int, default=500, help="for the plain twin; 0: not run [500]")
+    parser.add_argument(
+        "--plain-requests", type=int, default=500, help="for the plain twin; 0: not run [500]"
+    )
     parser.add_argument("--vllm-requests", type=int, default=500, help="for vLLM; 0: not run [500]")
     parser.add_argument(
         "--at-least",
@@ -279,7 +283,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if results[0].best_rate < options.at_least:
         problems.append(
-            f"simulate: found {results[0].best_rate:,.0f} requests/s, expected at least {options.at_least:,.0f}"
+            f"simulate: found {results[0].best_rate:,.0f} requests/s, "
+            f"expected at least {options.at_least:,.0f}"
         )
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)

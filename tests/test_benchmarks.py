@@ -1,0 +1,199 @@
+"""The benchmarks run, and their witnesses agree with the solver on small instances."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import cold_start, common, plans, replay_rate, solver
+from benchmarks.milp import solve_milp
+from ladder_opt.cost.model import CostModel, read_cost_model
+from ladder_opt.engine import Engine
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve.api import solve_ladders
+from ladder_opt.solve.price import price_ladders
+from ladder_opt.solve.problem import Limits
+from ladder_opt.solve.result import Status
+from ladder_opt.trace.synth import synthesize
+from ladder_opt.trace.table import Trace
+from tests import oracles
+
+SEQS, BLOCKS = 8, 6
+TERMS = (0.02, 1e-3, 2e-3, 2e-4)
+COMPILES = (0.9, 0.05, 0.002)
+
+
+def small_trace(requests: int, seed: int = 3) -> Trace:
+    rng = np.random.default_rng(seed)
+    return Trace(
+        arrival_seconds=np.sort(rng.uniform(0, 200, requests)),
+        prompt_tokens=rng.integers(20, 3000, requests),
+        output_tokens=rng.integers(1, 200, requests),
+    )
+
+
+def cost_of(kernel: str) -> CostModel:
+    step = dict(zip(("base", "per_seq", "per_iteration", "per_gather"), TERMS, strict=True))
+    compiles = dict(zip(("base", "per_iteration", "per_iteration_sq"), COMPILES, strict=True))
+    return CostModel.model_validate(
+        {
+            "schema": "ladder_opt/cost/1",
+            "name": "test",
+            "kernel": kernel,
+            "step_seconds": step,
+            "compile_seconds": compiles,
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_milp_alternation_and_brute_force_bear_the_solver_out(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kernel = ("chunked", "per_block")[seed % 2]
+    max_variants = None if seed % 4 < 2 else int(rng.integers(2, 8))
+    budget = float(rng.uniform(3, 8)) if seed in {8, 9} else None
+    engine = Engine(max_num_seqs=SEQS, max_model_len=BLOCKS * 128)
+    cells = {(int(rng.integers(3, SEQS + 1)), int(rng.integers(1, BLOCKS + 1))) for _ in range(12)}
+    weighted = tuple((n, b, float(rng.integers(1, 5000))) for n, b in sorted(cells))
+    steps = StepHistogram(*(np.array(column) for column in zip(*weighted, strict=True)))
+    cost = cost_of(kernel)
+    restarts = float(rng.uniform(0.1, 3))
+    limits = Limits(max_variants=max_variants, max_compile_seconds=budget)
+
+    ours = solve_ladders(steps, engine, cost, restarts=restarts, limits=limits)
+    milp = solve_milp(
+        steps, engine, cost, restarts=restarts, max_variants=max_variants, max_compile_seconds=budget
+    )
+    assert ours.status is Status.OPTIMAL
+    assert milp.proven
+    assert milp.variables == 15 * 21
+    assert milp.objective_seconds == pytest.approx(ours.objective_seconds, rel=1e-9)
+    assert milp.lower_bound_seconds == pytest.approx(ours.objective_seconds, rel=1e-6)
+    assert milp.ladders is not None
+    price = price_ladders(steps, engine, cost, milp.ladders, restarts=restarts)
+    assert max_variants is None or price.num_variants <= max_variants
+    assert budget is None or price.compile_seconds <= budget * (1 + 1e-9)
+
+    instance = oracles.Instance(kernel, weighted, SEQS, BLOCKS, TERMS, COMPILES, restarts)
+    best, _ = oracles.brute_force(instance, max_variants=max_variants, max_compile_seconds=budget)
+    assert ours.objective_seconds == pytest.approx(best, rel=1e-9)
+
+
+def test_milp_without_time_proves_nothing() -> None:
+    engine = Engine(max_num_seqs=12, max_model_len=16 * 128)
+    steps = solver.synthetic("scatter", engine, np.random.default_rng(0))
+    result = solve_milp(steps, engine, cost_of("chunked"), restarts=1.0, time_limit_seconds=0.0)
+    assert not result.proven
+
+
+@pytest.mark.parametrize("kernel", solver.KERNELS)
+@pytest.mark.parametrize("kind", ["peak", "scatter"])
+def test_solver_rows(kernel: str, kind: str) -> None:
+    engine = Engine(max_num_seqs=10, max_model_len=8 * 128)
+    steps = solver.synthetic(kind, engine, np.random.default_rng(1))
+    outcomes = [
+        solver.solve_all(
+            solver.Instance(kind, steps, engine, read_cost_model().with_kernel(kernel), 1.0, limit),
+            time_limit_seconds=10.0,
+            milp_seconds=10.0,
+            in_child=False,
+        )
+        for limit in solver.LIMITS
+    ]
+    assert [problem for outcome in outcomes for problem in outcome.disagreements()] == []
+    rows = [solver.row(outcome) for outcome in outcomes]
+    assert [row["status"] for row in rows] == ["optimal"] * 3
+    assert [row["HiGHS"] for row in rows] == ["equal"] * 3
+    assert rows[0]["size"] == "10x8"
+    assert outcomes[0].alternated is not None
+    assert len(outcomes[0].alternated.objectives) == solver.STARTS
+    assert [row["middle"] for row in rows[1:]] == ["-", "-"]
+    assert len(solver.table(outcomes).splitlines()) == 4
+
+
+def test_a_witness_below_a_proven_optimum_is_told() -> None:
+    engine = Engine(max_num_seqs=10, max_model_len=8 * 128)
+    steps = solver.synthetic("scatter", engine, np.random.default_rng(1))
+    instance = solver.Instance("scatter", steps, engine, cost_of("chunked"), 1.0, "none")
+    outcome = solver.solve_all(instance, time_limit_seconds=10.0, milp_seconds=0.0, in_child=False)
+    assert outcome.ours is not None
+    better = solver.Alternated((outcome.ours.objective_seconds * (1 - 1e-6),), 0.0)
+    told = solver.Outcome(instance, outcome.candidates, outcome.ours, better, None).disagreements()
+    assert len(told) == 1
+    assert told[0].startswith("scatter 10x8 chunked 1 none: alternation found ")
+    ended = solver.Outcome(instance, outcome.candidates, None, None, None)
+    assert ended.disagreements() == ["scatter 10x8 chunked 1 none: no result 3 s after its time limit"]
+    assert solver.row(ended)["status"] == "ended"
+
+
+def test_plans_rows_and_markdown() -> None:
+    trace = small_trace(400)
+    case = plans.Case("tiny", "tiny", max_num_seqs=8, max_model_len=2048, replicas=2)
+    free, limited = plans.run_case(case, trace, time_limit_seconds=10.0)
+    assert (free.status, limited.status) == ("optimal", "optimal")
+    assert free.objective_seconds[0] <= free.objective_seconds[1]
+    assert limited.warmup_seconds[0] <= free.warmup_seconds[1] * (1 + 1e-9)
+    assert free.requests == int((trace.prompt_tokens + trace.output_tokens <= 2048).sum()) < len(trace)
+    assert free.default_rungs == (2, 5)
+    table = plans.to_markdown([free, limited])
+    lines = table.splitlines()
+    assert len(lines) == 6
+    assert len({line.count("|") for line in lines[:4]}) == 1
+    assert f"({free.requests} of 400 requests fit)" in lines[2]
+    assert "2 x 8 seqs, 2k" in lines[2]
+    assert "| as the default's |" in lines[3]
+
+
+def test_plans_go_between_the_markers() -> None:
+    text = f"above\n{plans.BEGIN}\nold\n{plans.END}\nbelow\n"
+    assert plans.replaced(text, "new") == f"above\n{plans.BEGIN}\nnew\n{plans.END}\nbelow\n"
+    for broken in ("no markers", f"{plans.END} {plans.BEGIN}", text + text):
+        with pytest.raises(ValueError, match="found no single pair of markers"):
+            plans.replaced(broken, "new")
+
+
+def test_plans_refuse_a_readme_without_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing here\n")
+    assert plans.main(["--write-readme", str(readme)]) == 2
+    assert readme.read_text() == "nothing here\n"
+    assert "found no single pair of markers" in capsys.readouterr().err
+
+
+def test_replay_rate_rows() -> None:
+    traces = {"tiny": small_trace(150), "made": synthesize(requests=100, seed=1)}
+    results = replay_rate.measure(traces, repeats=1, slow_repeats=1, plain_requests=60, vllm_requests=0)
+    assert [result.contender for result in results] == ["simulate", "simulate", "simulate", "plain twin"]
+    assert [result.requests for result in results] == [150, 100, 60, 60]
+    assert results[-1].steps_that_differ == 0
+    assert all(math.isfinite(result.best_rate) and result.best_rate > 0 for result in results)
+    assert len(replay_rate.table(results).splitlines()) == 5
+
+
+@pytest.mark.vllm
+def test_replay_rate_beside_vllm() -> None:
+    results = replay_rate.measure(
+        {"tiny": small_trace(60)}, repeats=1, slow_repeats=1, plain_requests=0, vllm_requests=20
+    )
+    assert [result.contender for result in results] == ["simulate", "simulate", "vLLM Scheduler"]
+    assert results[-1].steps_that_differ == 0
+
+
+def test_import_times_add_up_by_package() -> None:
+    text = (
+        "import time: self [us] | cumulative | imported package\n"
+        "import time:       100 |        100 |   numpy.linalg\n"
+        "import time:       300 |        400 | numpy\n"
+        "import time:        50 |         50 | json\n"
+        "a line of the program's own\n"
+    )
+    assert cold_start.import_times(text) == pytest.approx({"numpy": 400e-6, "json": 50e-6})
+
+
+def test_absent_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = common.read_traces(["azure-conv", "sample"], tmp_path)
+    assert list(traces) == ["sample"]
+    assert "the bundled sample stands in for it" in capsys.readouterr().out
