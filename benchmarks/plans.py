@@ -290,16 +290,22 @@ def main(arguments: list[str] | None = None) -> int:
         except (OSError, ValueError) as error:
             print(f"{options.write_readme}: {error}", file=sys.stderr)
             return 2
-    outcomes: list[Outcome] = []
-    for case in CASES:
-        if case.name not in options.cases:
-            continue
-        path = common.trace_path(case.trace, options.shared)
-        if path is None:
+    absent = [
+        case.name
+        for case in CASES
+        if case.name in options.cases and common.trace_path(case.trace, options.shared) is None
+    ]
+    if absent:
+        print(f"note: no traces for {', '.join(absent)} under {options.shared}", file=sys.stderr)
+        if options.write_readme is not None:
             print(
-                f"note: no trace {case.trace} under {options.shared}; {case.name} is left out",
+                f"{options.write_readme}: not written, for rows would be lost (--cases names those to write)",
                 file=sys.stderr,
             )
+            return 2
+    outcomes: list[Outcome] = []
+    for case in CASES:
+        if case.name not in options.cases or case.name in absent:
             continue
         trace = common.read_traces([case.trace], options.shared)[case.trace]
         outcomes += run_case(case, trace, time_limit_seconds=options.time_limit, free_only=options.free_only)

@@ -163,6 +163,14 @@ def test_plans_refuse_a_readme_without_markers(tmp_path: Path, capsys: pytest.Ca
     assert "found no single pair of markers" in capsys.readouterr().err
 
 
+def test_plans_do_not_lose_rows_of_a_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{plans.BEGIN}\nold\n{plans.END}\n")
+    assert plans.main(["--write-readme", str(readme), "--shared", str(tmp_path)]) == 2
+    assert "old" in readme.read_text()
+    assert "not written" in capsys.readouterr().err
+
+
 def test_replay_rate_rows() -> None:
     traces = {"tiny": small_trace(150), "made": synthesize(requests=100, seed=1)}
     results = replay_rate.measure(traces, repeats=1, slow_repeats=1, plain_requests=60, vllm_requests=0)
