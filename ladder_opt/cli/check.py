@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from ladder_opt.cli.options import EngineOptions
@@ -13,6 +12,7 @@ from ladder_opt.cli.output import exit_code, print_json, warn
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.plan.resolve import resolve_plan
+from ladder_opt.solve.price import distinct_variants
 
 
 def run(
@@ -30,16 +30,18 @@ def run(
     plan = read_plan(plan_path)
     engine = engine_options.engine(plan.to_engine())
     resolved = resolve_plan(plan, engine, path=str(plan_path))
-    seqs = np.array(resolved.ladders.num_seqs, np.int64)
-    blocks = np.array(resolved.ladders.num_blocks, np.int64)
-    variants = np.unique(get_kernel(plan.kernel).variant_key(seqs[:, None], blocks[None, :]))
+    ladders = resolved.ladders
+    ragged = None
+    if ladders.ragged is not None:
+        ragged = {str(rung): list(ladders.blocks_of(at)) for at, rung in enumerate(ladders.num_seqs)}
     report = {
         "source": resolved.source,
         "kernel": plan.kernel,
         "engine": engine.to_dict(),
-        "num_seqs": list(resolved.ladders.num_seqs),
-        "num_blocks": list(resolved.ladders.num_blocks),
-        "num_variants": len(variants),
+        "num_seqs": list(ladders.num_seqs),
+        "num_blocks": list(ladders.num_blocks),
+        "ragged": ragged,
+        "num_variants": distinct_variants(ladders, engine, get_kernel(plan.kernel)),
         "verdict": plan.verdict,
         "warnings": list(resolved.warnings),
     }

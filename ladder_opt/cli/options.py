@@ -266,6 +266,15 @@ class RestartOptions:
 class LimitOptions:
     """[solve]."""
 
+    structure: Annotated[
+        str,
+        typer.Option(
+            "--structure", help="product: two independent ladders; ragged: blocks by num_seqs rung."
+        ),
+    ] = "product"
+    target: Annotated[
+        str, typer.Option("--target", help="plugin: independent ladders, loaded by our vLLM plugin.")
+    ] = "plugin"
     max_variants: Annotated[
         int | None, typer.Option("--max-variants", help="Limit on distinct compiled variants.")
     ] = None
@@ -290,7 +299,14 @@ class LimitOptions:
     def fields(self) -> dict[str, Any]:
         """For `SolveOptions`."""
         budget = self.warmup_budget
+        for option, found, known in (
+            ("--structure", self.structure, ("product", "ragged")),
+            ("--target", self.target, ("plugin",)),
+        ):
+            if found not in known:
+                raise UsageError(f"{option}: found {found!r}, expected {' or '.join(known)}")
         return {
+            "structure": self.structure,
             "max_variants": self.max_variants,
             "warmup_budget_seconds": None
             if budget is None

@@ -11,7 +11,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.engine import Engine
@@ -80,6 +88,15 @@ class PlanRung(_Part):
     hits: Amount
     forced: bool
     marginal_seconds: Number
+    of_num_seqs: Rung | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only rungs of ragged ladders say whose they are."""
+        written: dict[str, Any] = write(self)
+        if written.get("of_num_seqs") is None:
+            written.pop("of_num_seqs", None)
+        return written
 
 
 class PlanPadding(_Part):
@@ -109,6 +126,17 @@ class PlanEvidence(_Part):
     guard: PlanGuard | None = None
 
 
+class PlanAlternative(_Part):
+    """What the other structure would cost on the same steps, within the same limits."""
+
+    structure: Literal["product", "ragged"]
+    status: StatusName
+    objective_seconds: Amount
+    saves_seconds: Number
+    warmup_seconds: Amount
+    num_variants: Count
+
+
 class PlanResult(PlanPrice):
     """The plan's price, and how good it is known to be."""
 
@@ -119,6 +147,7 @@ class PlanResult(PlanPrice):
     rungs: tuple[PlanRung, ...] = ()
     dead_variants: tuple[tuple[Rung, Rung], ...] = ()
     evidence: PlanEvidence | None = None
+    alternative: PlanAlternative | None = None
 
 
 class PlanBaseline(PlanPrice):
@@ -196,12 +225,43 @@ class Plan(_Part):
             last=engine.max_num_blocks,
             source="ceil(max_model_len / block_size)",
         )
+        self._check_ragged(engine)
         return self
+
+    def _check_ragged(self, engine: Engine) -> None:
+        if (self.ragged is not None) != (self.structure == "ragged" and bool(self.num_seqs)):
+            given = "without" if self.ragged is None else "with"
+            raise InputError(
+                f"structure {self.structure!r} {given} ragged ladders",
+                "ragged ladders where, and only where, the structure is 'ragged'",
+                column="ragged",
+            )
+        if self.ragged is None:
+            return
+        if list(self.ragged) != [str(rung) for rung in self.num_seqs]:
+            raise InputError(
+                f"keys {', '.join(self.ragged)}", f"the num_seqs rungs {list(self.num_seqs)}", column="ragged"
+            )
+        for rung, blocks in self.ragged.items():
+            _check_rungs(
+                f"ragged.{rung}",
+                blocks,
+                first=1,
+                last=engine.max_num_blocks,
+                source="ceil(max_model_len / block_size)",
+            )
+        union = sorted({block for blocks in self.ragged.values() for block in blocks})
+        if union != list(self.num_blocks):
+            raise InputError(
+                f"{list(self.num_blocks)}", f"all rungs of the ragged ladders: {union}", column="num_blocks"
+            )
 
     @property
     def ladders(self) -> Ladders:
-        """Both ladders."""
-        return Ladders(self.num_seqs, self.num_blocks)
+        """The ladders, ragged ones too."""
+        if self.ragged is None:
+            return Ladders(self.num_seqs, self.num_blocks)
+        return Ladders.from_ragged({int(rung): blocks for rung, blocks in self.ragged.items()})
 
     def to_engine(self) -> Engine:
         """The engine the plan was made for."""

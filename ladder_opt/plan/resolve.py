@@ -6,6 +6,7 @@ differ; each ladder is then fitted as a user's list would be, and each change is
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 from ladder_opt.engine import Engine
@@ -50,14 +51,22 @@ def resolve_plan(plan: Plan | None, engine: Engine, *, path: str | None = None) 
             f"the plan counts batches from {plan.engine.min_batched_seqs} sequences on, "
             f"the engine from {engine.min_batched_seqs}"
         )
-    rungs: list[tuple[int, ...]] = []
-    for axis, entries in (("num_seqs", plan.num_seqs), ("num_blocks", plan.num_blocks)):
-        if not entries:
-            rungs.append(default_ladders(engine).num_seqs)
-            if rungs[-1]:
-                warnings.append("the plan has no num_seqs ladder: the default one is used")
-            continue
-        fitted, told = clamp(entries, axis, engine)  # type: ignore[arg-type]
-        rungs.append(fitted)
-        warnings += told
-    return Resolved(Ladders(rungs[0], rungs[1]), path or "the plan", tuple(warnings))
+    if not plan.num_seqs:
+        default = default_ladders(engine).num_seqs
+        if default:
+            warnings.append("the plan has no num_seqs ladder: the default one is used")
+        num_blocks, told = clamp(plan.num_blocks, "num_blocks", engine)
+        return Resolved(Ladders(default, num_blocks), path or "the plan", (*warnings, *told))
+    ladders = plan.ladders
+    num_seqs, told = clamp(plan.num_seqs, "num_seqs", engine)
+    warnings += told
+    num_blocks, told = clamp(plan.num_blocks, "num_blocks", engine)
+    warnings += told
+    if ladders.ragged is None or not num_seqs:
+        return Resolved(Ladders(num_seqs, num_blocks), path or "the plan", tuple(warnings))
+    # A num_seqs rung that the clamp added takes the block ladder of the next rung above it in the plan.
+    ragged = {}
+    for rung in num_seqs:
+        source = min(bisect.bisect_left(plan.num_seqs, rung), len(plan.num_seqs) - 1)
+        ragged[rung] = clamp(ladders.blocks_of(source), "num_blocks", engine)[0]
+    return Resolved(Ladders.from_ragged(ragged), path or "the plan", tuple(warnings))

@@ -86,6 +86,7 @@ class Task:
             restarts=self.restarts(replay),
             limits=self.options.limits(self.cost),
             pins=pins,
+            structure=self.options.structure,
             time_limit_seconds=self.options.time_limit_seconds,
             progress=None
             if progress is None

@@ -10,7 +10,7 @@ from typing import Any
 from ladder_opt._version import __version__
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import SolveError, UsageError
 from ladder_opt.ladder import Ladders, clamp
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
@@ -18,7 +18,7 @@ from ladder_opt.plan.baselines import is_within, price_baselines
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
-from ladder_opt.solve.api import lower_bound
+from ladder_opt.solve.api import Structure, lower_bound
 from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
@@ -43,6 +43,7 @@ class _Outcome:
     warnings: list[str]
     rounds: dict[str, Any]
     unguarded: SolveResult | None = None
+    alternative: dict[str, Any] | None = None
 
 
 def tune(
@@ -109,6 +110,7 @@ def tune(
         warnings=notes,
         rounds={"rounds": last.number, "settled": last.settled},
         unguarded=_without_guard(task, last, pins),
+        alternative=_alternative(task, last, pins),
     )
     return _assemble(outcome, inputs)
 
@@ -221,6 +223,30 @@ def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None
     return free.solve(last.steps, last.replay, pins)
 
 
+def _alternative(task: Task, last: Round, pins: Ladders) -> dict[str, Any] | None:
+    """The other structure on the same steps, within the same limits; None where it is not to be had."""
+    if last.solved is None or pins.num_blocks:
+        return None
+    other: Structure = "product" if task.options.structure == "ragged" else "ragged"
+    asked = replace(task, options=replace(task.options, structure=other))
+    try:
+        solved = asked.solve(last.steps, last.replay, pins)
+    except SolveError:
+        return None  # out of time within limits; the plan itself stands
+    if solved is None:
+        return None
+    restarts = task.restarts(last.replay)
+    price = price_ladders(last.steps, task.engine, task.cost, solved.ladders, restarts=restarts)
+    return {
+        "structure": other,
+        "status": str(solved.status),
+        "objective_seconds": price.objective_seconds,
+        "saves_seconds": last.solved.objective_seconds - price.objective_seconds,
+        "warmup_seconds": price.warmup_seconds,
+        "num_variants": price.num_variants,
+    }
+
+
 def _evidence(outcome: _Outcome) -> dict[str, Any]:
     task, free, solved = outcome.task, outcome.unguarded, outcome.solved
 
@@ -244,6 +270,7 @@ def _evidence(outcome: _Outcome) -> dict[str, Any]:
 def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     """Write an outcome down as a plan."""
     task, price, solved = outcome.task, outcome.price, outcome.solved
+    ladders = price.ladders
     baselines = price_baselines(outcome.steps, task.engine, task.cost, restarts=price.restarts)
     verdict = _judge(price, dict(baselines).get("default"), task.options.min_gain)
     warnings = list(outcome.warnings)
@@ -255,12 +282,14 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
         {
             "schema": PLAN_SCHEMA,
             "target": "plugin",
-            "structure": "product",
+            "structure": "product" if ladders.ragged is None else "ragged",
             "kernel": task.cost.kernel,
             "engine": task.engine.to_dict(),
-            "num_seqs": list(price.ladders.num_seqs),
-            "num_blocks": list(price.ladders.num_blocks),
-            "ragged": None,
+            "num_seqs": list(ladders.num_seqs),
+            "num_blocks": list(ladders.num_blocks),
+            "ragged": None
+            if ladders.ragged is None
+            else {str(rung): list(ladders.blocks_of(at)) for at, rung in enumerate(ladders.num_seqs)},
             "verdict": verdict,
             "result": {
                 **price.to_dict(),
@@ -271,6 +300,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "rungs": [asdict(rung) for rung in rungs],
                 "dead_variants": [list(pair) for pair in price.dead_variants],
                 "evidence": _evidence(outcome),
+                "alternative": outcome.alternative,
             },
             "baselines": [
                 {

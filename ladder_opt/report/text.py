@@ -37,7 +37,17 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
     """All that a person should see of a plan."""
     parts: list[RenderableType] = [_headline(plan), "", _ladders(plan)]
     if plan.num_seqs and plan.result.steps.batched:
-        parts += ["", _comparison(plan), "", _waste(plan), "", _rungs(plan), _dead(plan), _evidence(plan)]
+        parts += [
+            "",
+            _comparison(plan),
+            "",
+            _waste(plan),
+            "",
+            _rungs(plan),
+            _dead(plan),
+            _alternative(plan),
+            _evidence(plan),
+        ]
     parts += ["", _next_step(plan, path)]
     return Group(*parts)
 
@@ -140,7 +150,10 @@ def _ladders(plan: Plan) -> RenderableType:
     result = plan.result
     table = _facts()
     table.add_row("num_seqs", Text(_joined(plan.num_seqs)))
-    table.add_row("num_blocks", Text(_joined(plan.num_blocks)))
+    if plan.ragged is None:
+        table.add_row("num_blocks", Text(_joined(plan.num_blocks)))
+    for rung, blocks in (plan.ragged or {}).items():
+        table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
     if result.status == "optimal":
         proof = "optimal, proven: no pair of ladders costs less"
     elif result.status == "feasible":
@@ -207,7 +220,8 @@ def _rungs(plan: Plan) -> RenderableType:
         earners = sorted((r for r in rungs if not r.forced), key=lambda r: -r.marginal_seconds)
         if earners:
             shown = ", ".join(
-                f"{r.rung} ({duration_text(max(0.0, r.marginal_seconds))})" for r in earners[:_RUNGS_SHOWN]
+                f"{_rung_name(r)} ({duration_text(max(0.0, r.marginal_seconds))})"
+                for r in earners[:_RUNGS_SHOWN]
             )
             more = f" and {len(earners) - _RUNGS_SHOWN} more" if len(earners) > _RUNGS_SHOWN else ""
             lines.append(Text(f"{axis} rungs by what they save: {shown}{more}"))
@@ -215,8 +229,12 @@ def _rungs(plan: Plan) -> RenderableType:
     return Group(*lines)
 
 
+def _rung_name(rung: PlanRung) -> str:
+    return str(rung.rung) if rung.of_num_seqs is None else f"{rung.rung} for {rung.of_num_seqs}"
+
+
 def _forced(rung: PlanRung) -> str:
-    return f"{rung.axis} {rung.rung} is there for coverage alone: no step is padded to it"
+    return f"{rung.axis} {_rung_name(rung)} is there for coverage alone: no step is padded to it"
 
 
 def _dead(plan: Plan) -> RenderableType:
@@ -227,6 +245,26 @@ def _dead(plan: Plan) -> RenderableType:
     more = ", ..." if len(dead) > _DEAD_SHOWN else ""
     count = f"{len(dead)} of {plan.result.num_variants} variants"
     return Text(f"compiled but never used by this traffic: {count} ({shown}{more})")
+
+
+def _alternative(plan: Plan) -> RenderableType:
+    other = plan.result.alternative
+    if other is None:
+        return Text("")
+    what = (
+        "a ragged plan (a block ladder for each num_seqs rung)"
+        if other.structure == "ragged"
+        else "a product plan"
+    )
+    change = (
+        f"save {duration_text(other.saves_seconds)}"
+        if other.saves_seconds >= 0
+        else (f"cost {duration_text(-other.saves_seconds)}")
+    )
+    return Text(
+        f"{what} would {change} more, with {other.num_variants} variants and a warm-up of "
+        f"{duration_text(other.warmup_seconds)}"
+    )
 
 
 def _evidence(plan: Plan) -> RenderableType:
@@ -267,6 +305,9 @@ def check_text(report: dict[str, Any]) -> RenderableType:
     table = _facts()
     table.add_row("source", Text(report["source"]))
     table.add_row("num_seqs", Text(_joined(report["num_seqs"])))
-    table.add_row("num_blocks", Text(_joined(report["num_blocks"])))
+    if report["ragged"] is None:
+        table.add_row("num_blocks", Text(_joined(report["num_blocks"])))
+    for rung, blocks in (report["ragged"] or {}).items():
+        table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
     table.add_row("variants", f"{report['num_variants']:,}")
     return table

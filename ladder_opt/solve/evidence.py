@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import AXES, Axis, Ladders
@@ -38,30 +39,33 @@ class WorstPadding:
 
 def worst_padding(steps: StepHistogram, engine: Engine, ladders: Ladders) -> tuple[WorstPadding, ...]:
     """For each axis the rung with the largest factor over the smallest size padded to it."""
-    found = []
+    if not ladders.num_seqs:
+        return ()
     batched = steps.batched(engine)
-    for axis, rungs, smallest, seen in (
-        (AXES[0], ladders.num_seqs, engine.min_batched_seqs, steps.num_seqs[batched]),
-        (AXES[1], ladders.num_blocks, 1, steps.num_blocks[batched]),
-    ):
-        if not rungs or not ladders.num_seqs:
-            continue
-        sizes = (smallest, *(rung + 1 for rung in rungs[:-1]))
-        factors = [rung / size for rung, size in zip(rungs, sizes, strict=True)]
-        at = factors.index(max(factors))
-        unseen = np.setdiff1d(np.arange(sizes[at], rungs[at] + 1), seen)
-        run = _first_run(unseen.tolist())
-        found.append(
-            WorstPadding(
-                axis=axis,
-                size=sizes[at],
-                rung=rungs[at],
-                factor=factors[at],
-                unseen_from=run[0] if run else None,
-                unseen_to=run[-1] if run else None,
-            )
-        )
-    return tuple(found)
+    seen = (steps.num_seqs[batched], steps.num_blocks[batched])
+    block_ladders = {ladders.blocks_of(index) for index in range(len(ladders.num_seqs))}
+    return (
+        _worst(AXES[0], ladders.num_seqs, engine.min_batched_seqs, seen[0]),
+        max(
+            (_worst(AXES[1], blocks, 1, seen[1]) for blocks in sorted(block_ladders)),
+            key=lambda each: each.factor,
+        ),
+    )
+
+
+def _worst(axis: Axis, rungs: tuple[int, ...], smallest: int, seen: NDArray[np.int64]) -> WorstPadding:
+    sizes = (smallest, *(rung + 1 for rung in rungs[:-1]))
+    factors = [rung / size for rung, size in zip(rungs, sizes, strict=True)]
+    at = factors.index(max(factors))
+    run = _first_run(np.setdiff1d(np.arange(sizes[at], rungs[at] + 1), seen).tolist())
+    return WorstPadding(
+        axis=axis,
+        size=sizes[at],
+        rung=rungs[at],
+        factor=factors[at],
+        unseen_from=run[0] if run else None,
+        unseen_to=run[-1] if run else None,
+    )
 
 
 def unseen_share(steps: StepHistogram, engine: Engine) -> float:

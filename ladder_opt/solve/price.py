@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.cost.geometry import Kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
@@ -168,6 +169,12 @@ def _check_covers(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Lad
         largest = int(sizes.max(initial=0))
         if largest > (rungs[-1] if rungs else 0):
             raise UsageError(f"{axis}: found {list(rungs)}, expected a rung of {largest} or more")
+
+
+def distinct_variants(ladders: Ladders, engine: Engine, kernel: Kernel) -> int:
+    """Variants that warm-up compiles for ladders: distinct ones, none that the KV pool can never hold."""
+    pairs = _rung_pairs(ladders, engine)
+    return len(np.unique(kernel.variant_key(pairs.seqs, pairs.blocks)[pairs.held]))
 
 
 @dataclass(frozen=True)
