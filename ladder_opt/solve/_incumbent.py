@@ -40,11 +40,18 @@ class Incumbent:
         self._tried: set[bytes] = set()
 
     def one_axis(
-        self, along_rows: bool, other: Integers, *, per_variant: float = 0.0, per_compile_second: float = 0.0
+        self,
+        along_rows: bool,
+        other: Integers,
+        *,
+        per_variant: float = 0.0,
+        per_compile_second: float = 0.0,
+        detour: float = 1.0,
     ) -> tuple[float, Integers]:
         """The best ladder on one axis against `other`; empty where the limits leave none worth having.
 
-        The multipliers are those of the limits; any value gives the same answer, a good one sooner.
+        The multipliers are those of the limits; any value gives the same answer, a good one sooner. Within
+        limits, ladders at `detour` times the best known seconds or more are not looked for.
         """
         p = self.problem
         chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
@@ -66,7 +73,7 @@ class Incumbent:
                 self.max_compiles,
                 per_variant,
                 per_compile_second,
-                self.seconds * _DETOUR,
+                self.seconds * detour,
                 chosen,
             )
         else:
@@ -86,7 +93,7 @@ class Incumbent:
         if key in self._tried:
             return
         self._tried.add(key)
-        prices = {"per_variant": per_variant, "per_compile_second": per_compile_second}
+        prices = {"per_variant": per_variant, "per_compile_second": per_compile_second, "detour": _DETOUR}
         last = axis_kernel.HUGE
         while time.perf_counter() <= self.deadline or not len(self.rows):
             _, columns = self.one_axis(False, rows, **prices)

@@ -46,8 +46,8 @@ from numpy.typing import NDArray
 from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _dp_kernel as dp_kernel
-from ladder_opt.solve import _search_kernel as search_kernel
 from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_closed
+from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
 from ladder_opt.solve._incumbent import Incumbent
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
@@ -56,8 +56,6 @@ ASCENT_ITERATIONS = 150
 SEARCH_WORK = 20_000_000
 """Edges that the first search of a range may look at in each direction; each later one four times as many."""
 _MORE_WORK = 4
-_EDGES_BETWEEN_LOOKS = 4_000_000  # at the clock: some milliseconds
-_MAX_EDGE_BYTES = 8 << 30
 _LEAST_TIME_SECONDS = 10.0
 
 Progress = Callable[[float, float], None]
@@ -133,80 +131,28 @@ class _Search:
     def search(self, relaxation: Relaxation, work: int, *, upward: bool) -> float | None:
         """Search a range to its end (None), or as far as `work` edges and the time go (the bound then)."""
         incumbent = self.incumbent
-        p = incumbent.problem
-        rows, columns = p.shape
-        depths = min(rows, relaxation.max_rungs) + 1
-        if depths * (columns + 1) ** 2 * 8 > _MAX_EDGE_BYTES:
-            return relaxation.bound
-        costs = interval_costs(relaxation, incumbent)
-        to_go = _cost_to_go(costs, relaxation, upward=upward)
+        search = DepthFirst(incumbent, relaxation, upward=upward)
         allowance = relaxation.allowance(incumbent)
-        limits = np.array(
-            [
-                0.5 * RELATIVE_TOLERANCE,
-                allowance,
-                float(incumbent.limited),
-                float(incumbent.max_variants),
-                incumbent.max_compiles,
-                relaxation.per_variant,
-                relaxation.per_compile_second,
-            ]
-        )
-        edges = np.empty((depths, columns + 1, columns + 1))  # pages are only touched as deep as it goes
-        edges[0] = 0.0
-        position = np.zeros(rows + 1, np.int64)
-        next_child = np.zeros(rows + 1, np.int64)
-        path_seconds = np.zeros(rows + 1)
-        state = np.zeros(search_kernel.STATE_SLOTS, np.int64)
-        position[0], next_child[0] = (0, 1) if upward else (rows, rows - 1)
-        best = np.array([incumbent.seconds])
-        best_rows = np.zeros(rows, np.int64)
-        edges_of_node = columns * columns // 2 + 1
-        finished = False
-        while not finished and state[search_kernel.NODES] * edges_of_node < work and not self.out_of_time():
-            finished = search_kernel.search(
-                upward,
-                p.cumulative,
-                p.step_seconds,
-                incumbent.price,
-                relaxation.price(incumbent),
-                p.compile_seconds,
-                p.first_column,
-                p.lowest_column,
-                p.reach,
-                relaxation.cumulative_multipliers(),
-                costs,
-                to_go,
-                limits,
-                max(1, _EDGES_BETWEEN_LOOKS // edges_of_node),
-                edges,
-                position,
-                next_child,
-                path_seconds,
-                state,
-                best,
-                best_rows,
-            )
+        found = PAUSED
+        while search.fits and found != FINISHED and search.edges_seen < work and not self.out_of_time():
+            threshold = incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
+            found = search.advance(threshold + allowance)
+            if found == LEAF:
+                rows = search.leaf_rows
+                seconds, columns = incumbent.one_axis(
+                    False,
+                    rows,
+                    per_variant=relaxation.per_variant,
+                    per_compile_second=relaxation.per_compile_second,
+                )
+                if len(columns):
+                    incumbent.offer(seconds, rows, columns)
             if self.progress is not None:
-                self.progress(float(best[0]), relaxation.bound)
-        self.nodes += int(state[search_kernel.NODES])
-        if state[search_kernel.BEST_COUNT]:
-            self._take(best_rows[: state[search_kernel.BEST_COUNT]], relaxation)
-        if finished:
+                self.progress(incumbent.seconds, relaxation.bound)
+        self.nodes += search.nodes
+        if found == FINISHED:
             return None
-        left = search_kernel.open_bound(
-            upward, costs, to_go, position, next_child, path_seconds, int(state[search_kernel.DEPTH])
-        )
-        return min(float(left) - allowance, incumbent.seconds)
-
-    def _take(self, rows: Integers, relaxation: Relaxation) -> None:
-        seconds, columns = self.incumbent.one_axis(
-            False,
-            rows,
-            per_variant=relaxation.per_variant,
-            per_compile_second=relaxation.per_compile_second,
-        )
-        self.incumbent.offer(seconds, rows.copy(), columns)
+        return min(search.open_bound() - allowance, incumbent.seconds)
 
 
 def root_relaxation(incumbent: Incumbent) -> Relaxation:
@@ -225,18 +171,6 @@ def _allowed_intervals(problem: LadderProblem) -> NDArray[np.bool_]:
     position = np.arange(problem.shape[0] + 1)
     allowed: NDArray[np.bool_] = position[:, None] >= problem.lowest_row[None, :]
     return np.ascontiguousarray(np.triu(allowed, 1))
-
-
-def _cost_to_go(costs: Floats, relaxation: Relaxation, *, upward: bool) -> Floats:
-    """[d, j]: cheapest cover of the rows beyond position j, d rungs done, that keeps to the range."""
-    rows = costs.shape[0] - 1
-    least, most = relaxation.min_rungs, min(rows, relaxation.max_rungs)
-    cover = dp_kernel.counted_rows_above if upward else dp_kernel.counted_rows
-    counted = cover(costs, most)
-    to_go = np.full((rows + 2, rows + 1), dp_kernel.HUGE)
-    for done in range(1, most + 1):
-        to_go[done] = counted[max(0, least - done) : most - done + 1].min(axis=0)
-    return to_go
 
 
 def solve_product(

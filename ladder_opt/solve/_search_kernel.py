@@ -28,11 +28,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ladder_opt.solve._axis_kernel import best_ladder_within
-
 HUGE = 1e300
 # Slots of the state.
-DEPTH, NODES, BEST_COUNT, STATE_SLOTS = range(4)
+DEPTH, NODES, LEAF_RUNGS, STATE_SLOTS = range(4)
+# What `next_leaf` returned for.
+FINISHED, PAUSED, LEAF = range(3)
 
 
 # No value is NaN, so a minimum may be taken in vector lanes; sums keep their order.
@@ -79,35 +79,31 @@ def _add_interval(
 
 
 @njit(cache=True, nogil=True)
-def search(
+def next_leaf(
     upward: bool,
     cumulative: NDArray[np.float64],
     step_seconds: NDArray[np.float64],
-    base_price: NDArray[np.float64],
     price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
     first_column: NDArray[np.int64],
     lowest_column: NDArray[np.int64],
     reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     interval_costs: NDArray[np.float64],
     to_go: NDArray[np.float64],
-    limits: NDArray[np.float64],
+    threshold: float,
     max_nodes: int,
     edges: NDArray[np.float64],
     position: NDArray[np.int64],
     next_child: NDArray[np.int64],
     path_seconds: NDArray[np.float64],
     state: NDArray[np.int64],
-    incumbent: NDArray[np.float64],
-    best_rows: NDArray[np.int64],
-) -> bool:
-    """Go on with the search for at most max_nodes nodes; return whether it is finished.
+    leaf_rows: NDArray[np.int64],
+) -> int:
+    """Go on to the next whole num_seqs ladder below the threshold, or for at most max_nodes nodes.
 
     Args:
         upward: from the bottom; otherwise from the top.
-        base_price: (rows, columns) seconds that a variant costs the objective.
-        price: the same with the limits' multipliers added.
+        price: (rows, columns) seconds that a variant costs, the limits' multipliers included.
         lowest_column: (columns + 1,) the lowest position that may be the rung below each one.
         reach: (rows + 1,) variants of the rows above a position that open above a higher column position
             than this are never compiled.
@@ -115,25 +111,23 @@ def search(
         interval_costs: (rows + 1, rows + 1) at these multipliers and prices.
         to_go: (rows + 2, rows + 1): [d, j] is the cheapest cover of the rows on the open side of position j,
             given d rungs on the other side.
-        limits: relative tolerance, limits' allowance in seconds, whether limits bind (1 or 0), max_variants,
-            max_compile_seconds, and the multipliers of the last two.
-        edges: (rows + 1, columns + 1, columns + 1) work; [0] has to be 0.
+        threshold: nodes and ladders whose bound reaches it are left out. May be lowered between calls.
+        edges: (depths, columns + 1, columns + 1) work; [0] has to be 0.
         position: (rows + 1,) where each depth's padded part ends. Modified in place.
         next_child: (rows + 1,) the next position to try. Modified in place.
         path_seconds: (rows + 1,) cheapest path of the padded part. Modified in place.
         state: slots above. Modified in place.
-        incumbent: (1,) the best objective. Modified in place.
-        best_rows: (rows,) its rows, ascending. Modified in place.
+        leaf_rows: (rows,) the ladder's rows, ascending, state[LEAF_RUNGS] of them. Modified in place.
+
+    Returns:
+        FINISHED, PAUSED (out of nodes) or LEAF.
     """
     rows, columns = step_seconds.shape
-    tolerance, allowance, limited = limits[0], limits[1], limits[2] > 0.0
     extra = np.empty(columns)
     work = np.empty(columns + 1)
     below = np.empty(columns + 1)
-    chosen = np.empty(columns, np.int64)
     depth = state[DEPTH]
     until = state[NODES] + max_nodes
-    threshold = incumbent[0] - tolerance * abs(incumbent[0]) + allowance
     last = rows if upward else 0
     while depth >= 0:
         here = position[depth]
@@ -142,7 +136,8 @@ def search(
             depth -= 1
             continue
         if state[NODES] >= until:
-            break
+            state[DEPTH] = depth
+            return PAUSED
         i, j = (here, there) if upward else (there, here)
         next_child[depth] = there + 1 if upward else there - 1
         rest = to_go[depth + 1, there]
@@ -176,40 +171,16 @@ def search(
             next_child[depth] = there + 1 if upward else there - 1
             path_seconds[depth] = seconds
             continue
-        count = depth + 1
-        ladder = np.empty(count, np.int64)
-        for level in range(count):
+        for level in range(depth + 1):
             if upward:
-                ladder[level] = (position[level + 1] if level < depth else rows) - 1
+                leaf_rows[level] = (position[level + 1] if level < depth else rows) - 1
             else:
-                ladder[count - 1 - level] = position[level] - 1
-        if limited:
-            seconds, found = best_ladder_within(
-                False,
-                cumulative,
-                step_seconds,
-                base_price,
-                compile_seconds,
-                first_column,
-                reach,
-                lowest_column,
-                ladder,
-                int(limits[3]),
-                limits[4],
-                limits[5],
-                limits[6],
-                incumbent[0],
-                chosen,
-            )
-            if found == 0:
-                continue
-        if seconds < incumbent[0]:
-            incumbent[0] = seconds
-            state[BEST_COUNT] = count
-            best_rows[:count] = ladder
-            threshold = incumbent[0] - tolerance * abs(incumbent[0]) + allowance
+                leaf_rows[depth - level] = position[level] - 1
+        state[LEAF_RUNGS] = depth + 1
+        state[DEPTH] = depth
+        return LEAF
     state[DEPTH] = depth
-    return bool(depth < 0)
+    return FINISHED
 
 
 @njit(cache=True, nogil=True)
