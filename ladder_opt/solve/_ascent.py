@@ -140,11 +140,7 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
             has_rung,
         )
         mean_rungs = _MEMORY * mean_rungs + (1 - _MEMORY) * count
-        incumbent.improve_from(
-            chosen[:count].copy(),
-            per_variant=current.per_variant,
-            per_compile_second=current.per_compile_second,
-        )
+        incumbent.improve_from(chosen[:count].copy())
         if bound > best.bound + 1e-12 * abs(bound):
             best = replace(current, bound=bound)
             stalled = 0

@@ -163,6 +163,7 @@ def pareto_ladders(
     per_variant: float,
     per_compile_second: float,
     threshold: float,
+    max_work: int,
 ) -> tuple[
     NDArray[np.float64],
     NDArray[np.int64],
@@ -176,12 +177,20 @@ def pareto_ladders(
     Args:
         size: candidates on the axis.
         base: the position on the other axis above which its rungs' steps count.
+        max_variants: limit on variants; NO_LIMIT where ladders need not be compared in them.
+        max_compile_seconds: limit on their compile seconds; HUGE likewise.
+        per_variant: Lagrange multiplier of the first limit, >= 0; any value is exact, a good one is fast.
+        per_compile_second: Lagrange multiplier of the second limit, >= 0.
         threshold: ladders whose seconds plus both multipliers' prices reach it are left out.
+        max_work: labels to extend before giving up.
 
     Returns:
         Labels as (seconds, variants, compile seconds, parent label, position), and where those of whole
-        ladders start; from there to the end each is one ladder, followed through its parents.
+        ladders start (-1: given up); from there to the end each is one ladder, followed through its parents.
     """
+    counts_variants = max_variants < NO_LIMIT
+    counts_compiles = max_compile_seconds < HUGE
+    work = 0
     # Seconds to go from each position, limits relaxed at the multipliers' prices.
     to_go = np.full(size + 1, HUGE)
     to_go[size] = 0.0
@@ -241,10 +250,13 @@ def pareto_ladders(
                 base,
                 other,
             )
+            work += start[low + 1] - start[low]
+            if work > max_work:
+                return label_seconds, label_variants, label_compiles, label_parent, label_position, -1
             for label in range(start[low], start[low + 1]):
                 s = label_seconds[label] + seconds
-                v = label_variants[label] + variants
-                k = label_compiles[label] + compiles
+                v = label_variants[label] + variants if counts_variants else 0
+                k = label_compiles[label] + compiles if counts_compiles else 0.0
                 if v > max_variants or k > max_compile_seconds:
                     continue
                 if s + per_variant * v + per_compile_second * k + to_go[high] >= threshold:
@@ -294,68 +306,3 @@ def pareto_ladders(
         label_position[:total],
         start[size],
     )
-
-
-@njit(cache=True, nogil=True)
-def best_ladder_within(
-    along_rows: bool,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
-    lowest_below: NDArray[np.int64],
-    other: NDArray[np.int64],
-    max_variants: int,
-    max_compile_seconds: float,
-    per_variant: float,
-    per_compile_second: float,
-    incumbent: float,
-    chosen: NDArray[np.int64],
-) -> tuple[float, int]:
-    """The cheapest ladder on one axis within both limits, if it is below the incumbent.
-
-    Args:
-        max_variants: limit on variants (NO_LIMIT: none).
-        max_compile_seconds: limit on their compile seconds (HUGE: none).
-        per_variant: Lagrange multiplier of the first limit, >= 0; any value is exact, a good one is fast.
-        per_compile_second: Lagrange multiplier of the second limit, >= 0.
-        incumbent: seconds to stay below.
-
-    Returns:
-        (seconds, number of rungs); (HUGE, 0) where there is none.
-    """
-    allowance = 0.0
-    if max_variants < NO_LIMIT:
-        allowance += per_variant * max_variants
-    if max_compile_seconds < HUGE:
-        allowance += per_compile_second * max_compile_seconds
-    label_seconds, _, _, label_parent, label_position, label = pareto_ladders(
-        along_rows,
-        chosen.size,
-        cumulative,
-        step_seconds,
-        price,
-        compile_seconds,
-        first_column,
-        reach,
-        lowest_below,
-        0,
-        other,
-        max_variants,
-        max_compile_seconds,
-        per_variant,
-        per_compile_second,
-        incumbent + allowance,
-    )
-    if label == label_seconds.size:
-        return HUGE, 0
-    value = label_seconds[label]
-    count = 0
-    while label_position[label] > 0:
-        chosen[count] = label_position[label] - 1
-        count += 1
-        label = label_parent[label]
-    chosen[:count] = chosen[:count][::-1].copy()
-    return value, count

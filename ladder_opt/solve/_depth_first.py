@@ -1,4 +1,4 @@
-"""Depth-first search over num_seqs ladders under fixed multipliers, a leaf at a time; see `_search_kernel`."""
+"""Depth-first search over num_seqs ladders under fixed multipliers, leaf by leaf; see `_search_kernel`."""
 
 from __future__ import annotations
 

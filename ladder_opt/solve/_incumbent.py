@@ -1,16 +1,35 @@
-"""The best ladders found so far, and how better ones are looked for: alternating exact one-axis solves."""
+"""The best ladders found so far, and how better ones are looked for: alternating one-axis solves.
+
+Without limits one axis given the other is a shortest path. Within limits the path is solved at a price on
+variants and compile seconds that is just high enough to keep them; that gives ladders and a bound, and
+where the two differ, labels close the gap (`_axis_kernel.pareto_ladders`). Alternations give labels little
+work and are content without; `settle` gives them all they need.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
 from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem
+from ladder_opt.solve.result import RELATIVE_TOLERANCE
 
 _BUDGET_SLACK = 1e-9
-_DETOUR = 1.003  # an alternation within limits may pass through ladders this much dearer than the best
+_BISECTIONS = 12
+_ALTERNATION_WORK = 300_000
+_ENDLESS_WORK = 1 << 62
+
+
+@dataclass(frozen=True)
+class _OneAxis:
+    """The best ladder known on one axis, empty with HUGE seconds for none; no ladder is below `bound`."""
+
+    seconds: float
+    rungs: Integers
+    bound: float
 
 
 class Incumbent:
@@ -38,74 +57,53 @@ class Incumbent:
         if limits.max_compile_seconds is not None:
             self.max_compiles = limits.max_compile_seconds * (1 + _BUDGET_SLACK)
         self._tried: set[bytes] = set()
-
-    def one_axis(
-        self,
-        along_rows: bool,
-        other: Integers,
-        *,
-        per_variant: float = 0.0,
-        per_compile_second: float = 0.0,
-        detour: float = 1.0,
-    ) -> tuple[float, Integers]:
-        """The best ladder on one axis against `other`; empty where the limits leave none worth having.
-
-        The multipliers are those of the limits; any value gives the same answer, a good one sooner. Within
-        limits, ladders at `detour` times the best known seconds or more are not looked for.
-        """
-        p = self.problem
-        chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
-        data = (
-            p.cumulative,
-            p.step_seconds,
-            self.price,
-            p.compile_seconds,
-            p.first_column,
-            p.reach,
-            p.lowest_row if along_rows else p.lowest_column,
-            other,
-        )
-        if self.limited:
-            seconds, count = axis_kernel.best_ladder_within(
-                along_rows,
-                *data,
-                self.max_variants,
-                self.max_compiles,
-                per_variant,
-                per_compile_second,
-                self.seconds * detour,
-                chosen,
-            )
-        else:
-            seconds, count = axis_kernel.best_ladder(along_rows, *data, chosen)
-        return float(seconds), chosen[:count]
+        # What a unit of the search's one price buys: a variant, or the compile seconds of a typical one.
+        self._per_variant = 0.0 if limits.max_variants is None else 1.0
+        self._per_compile = 0.0
+        if limits.max_compile_seconds is not None:
+            self._per_compile = 1.0 / max(float(problem.compile_seconds.mean()), 1e-300)
 
     def offer(self, seconds: float, rows: Integers, columns: Integers) -> None:
         """Take these ladders if they are better."""
         if seconds < self.seconds:
             self.seconds, self.rows, self.columns = seconds, rows, columns
 
-    def improve_from(
-        self, rows: Integers, *, per_variant: float = 0.0, per_compile_second: float = 0.0
-    ) -> None:
+    def improve_from(self, rows: Integers) -> None:
         """Choose columns for these rows, rows for those columns, and so on, until nothing gets better."""
         key = rows.tobytes()
         if key in self._tried:
             return
         self._tried.add(key)
-        prices = {"per_variant": per_variant, "per_compile_second": per_compile_second, "detour": _DETOUR}
         last = axis_kernel.HUGE
         while time.perf_counter() <= self.deadline or not len(self.rows):
-            _, columns = self.one_axis(False, rows, **prices)
+            columns = self._one_axis(False, rows, _ALTERNATION_WORK).rungs
             if not len(columns):
                 return
-            seconds, rows = self.one_axis(True, columns, **prices)
-            if not len(rows):
+            found = self._one_axis(True, columns, _ALTERNATION_WORK)
+            if not len(found.rungs):
                 return
-            self.offer(seconds, rows, columns)
-            if seconds >= last * (1 - 1e-12):
+            rows = found.rungs
+            self.offer(found.seconds, rows, columns)
+            if found.seconds >= last * (1 - 1e-12):
                 return
-            last = seconds
+            last = found.seconds
+
+    def settle(self, rungs: Integers, *, work: int | None, along_rows: bool = False) -> float:
+        """Find the best ladder on the other axis for these rungs, within the limits; take it if it is better.
+
+        Args:
+            rungs: num_seqs rungs, or num_blocks rungs with `along_rows`.
+            work: labels to extend at most; None for as many as it takes.
+            along_rows: choose num_seqs rungs.
+
+        Returns:
+            A bound: no ladder for these rungs is better. It reaches the incumbent unless `work` ran out.
+        """
+        found = self._one_axis(along_rows, rungs, _ENDLESS_WORK if work is None else work)
+        if len(found.rungs):
+            pair = (found.rungs, rungs) if along_rows else (rungs, found.rungs)
+            self.offer(found.seconds, pair[0], pair[1])
+        return found.bound
 
     def start(self) -> None:
         """First ladders: the top row alone, then rows spread evenly, twice as many each time."""
@@ -117,6 +115,118 @@ class Incumbent:
             if count >= rows or time.perf_counter() > self.deadline:
                 return
             count *= 2
+
+    def _one_axis(self, along_rows: bool, other: Integers, work: int) -> _OneAxis:
+        rungs = self._path(along_rows, other, 0.0)
+        seconds, variants, compiles = self._totals(along_rows, rungs, other)
+        if variants <= self.max_variants and compiles <= self.max_compiles:
+            return _OneAxis(seconds, rungs, seconds)
+        best, unit_price = self._priced(along_rows, other, seconds)
+        wanted = min(best.seconds, self.seconds)
+        if best.bound >= wanted * (1 - 0.5 * RELATIVE_TOLERANCE):
+            return best
+        labelled = self._labelled(along_rows, other, unit_price, wanted, work)
+        if labelled is None:
+            return best
+        # Labels look below what is known only: with none found, what is known is the best.
+        return labelled if len(labelled.rungs) else _OneAxis(best.seconds, best.rungs, wanted)
+
+    def _priced(self, along_rows: bool, other: Integers, free_seconds: float) -> tuple[_OneAxis, float]:
+        """Bisect the price at which the path keeps the limits: its ladder and bound, the bound's price."""
+        best = _OneAxis(axis_kernel.HUGE, np.zeros(0, np.int64), free_seconds)
+        best_price, low, high = 0.0, 0.0, None
+        unit_price = max(free_seconds, 1e-12) / 1000
+        for _ in range(_BISECTIONS + 40):
+            rungs = self._path(along_rows, other, unit_price)
+            seconds, variants, compiles = self._totals(along_rows, rungs, other)
+            used = self._per_variant * variants + self._per_compile * compiles
+            bound = seconds + unit_price * (used - self._allowed())
+            if bound > best.bound:
+                best, best_price = _OneAxis(best.seconds, best.rungs, bound), unit_price
+            if variants <= self.max_variants and compiles <= self.max_compiles:
+                if seconds < best.seconds:
+                    best = _OneAxis(seconds, rungs, best.bound)
+                high = unit_price
+            else:
+                low = unit_price
+            if high is None and unit_price > 1e6 * max(free_seconds, 1e-12):
+                break
+            if high is not None and high - low <= high / (1 << _BISECTIONS):
+                break
+            unit_price = unit_price * 4 if high is None else (low + high) / 2
+        return best, best_price
+
+    def _allowed(self) -> float:
+        """What the limits allow, in units of the one price."""
+        allowed = 0.0
+        if self._per_variant:
+            allowed += self._per_variant * self.max_variants
+        if self._per_compile:
+            allowed += self._per_compile * self.max_compiles
+        return allowed
+
+    def _labelled(
+        self, along_rows: bool, other: Integers, unit_price: float, below: float, work: int
+    ) -> _OneAxis | None:
+        """The best ladder below some seconds, by labels; empty for none, None where the work ran out."""
+        p = self.problem
+        seconds, _, _, parent, position, first = axis_kernel.pareto_ladders(
+            along_rows,
+            p.shape[0] if along_rows else p.shape[1],
+            p.cumulative,
+            p.step_seconds,
+            self.price,
+            p.compile_seconds,
+            p.first_column,
+            p.reach,
+            p.lowest_row if along_rows else p.lowest_column,
+            0,
+            other,
+            self.max_variants,
+            self.max_compiles,
+            unit_price * self._per_variant,
+            unit_price * self._per_compile,
+            below + unit_price * self._allowed(),
+            work,
+        )
+        if first < 0:
+            return None
+        if first == len(seconds):
+            return _OneAxis(axis_kernel.HUGE, np.zeros(0, np.int64), below)
+        rungs = []
+        at = first
+        while position[at] > 0:
+            rungs.append(int(position[at]) - 1)
+            at = parent[at]
+        return _OneAxis(float(seconds[first]), np.array(rungs[::-1]), float(seconds[first]))
+
+    def _path(self, along_rows: bool, other: Integers, unit_price: float) -> Integers:
+        """The cheapest ladder with every variant and compile second charged more."""
+        p = self.problem
+        price = self.price
+        if unit_price:
+            price = price + unit_price * (self._per_variant + self._per_compile * p.compile_seconds)
+        chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
+        _, count = axis_kernel.best_ladder(
+            along_rows,
+            p.cumulative,
+            p.step_seconds,
+            price,
+            p.compile_seconds,
+            p.first_column,
+            p.reach,
+            p.lowest_row if along_rows else p.lowest_column,
+            other,
+            chosen,
+        )
+        return chosen[:count]
+
+    def _totals(self, along_rows: bool, rungs: Integers, other: Integers) -> tuple[float, int, float]:
+        """(objective with the tie price, variants, compile seconds)."""
+        rows, columns = (rungs, other) if along_rows else (other, rungs)
+        step_seconds, variants, compiles = self.problem.totals(rows, columns)
+        opens = self.problem.opens(rows, columns)
+        return step_seconds + float((self.price[np.ix_(rows, columns)] * opens).sum()), variants, compiles
 
 
 def _dearest(problem: LadderProblem, price: Floats) -> float:

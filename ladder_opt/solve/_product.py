@@ -134,25 +134,19 @@ class _Search:
         search = DepthFirst(incumbent, relaxation, upward=upward)
         allowance = relaxation.allowance(incumbent)
         found = PAUSED
+        unsettled = incumbent.seconds  # least bound of ladders whose best block ladder was not found in time
         while search.fits and found != FINISHED and search.edges_seen < work and not self.out_of_time():
             threshold = incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
             found = search.advance(threshold + allowance)
             if found == LEAF:
                 rows = search.leaf_rows
-                seconds, columns = incumbent.one_axis(
-                    False,
-                    rows,
-                    per_variant=relaxation.per_variant,
-                    per_compile_second=relaxation.per_compile_second,
-                )
-                if len(columns):
-                    incumbent.offer(seconds, rows, columns)
+                unsettled = min(unsettled, incumbent.settle(rows, work=work))
             if self.progress is not None:
                 self.progress(incumbent.seconds, relaxation.bound)
         self.nodes += search.nodes
         if found == FINISHED:
-            return None
-        return min(search.open_bound() - allowance, incumbent.seconds)
+            return None if is_closed(unsettled, incumbent) else unsettled
+        return min(search.open_bound() - allowance, unsettled, incumbent.seconds)
 
 
 def root_relaxation(incumbent: Incumbent) -> Relaxation:
@@ -190,9 +184,9 @@ def solve_product(
     deadline = started + time_limit_seconds
     price = problem.restarts * problem.compile_seconds
     if problem.rows_pinned or problem.columns_pinned:
-        incumbent = _solve_pinned(problem, price, deadline)
+        incumbent, bound = _solve_pinned(problem, price, deadline)
         search = _Search(incumbent, progress)
-        bound, proven = incumbent.seconds, True
+        proven = is_closed(bound, incumbent)
         search.ragged_bound = bound
     else:
         rough = Incumbent(problem, price, deadline)
@@ -207,7 +201,7 @@ def solve_product(
             "no ladder keeps all limits" if proven else "no ladder within the limits was found in time"
         )
     row_rungs, column_rungs = _without_idle_rungs(problem, incumbent.rows, incumbent.columns)
-    objective = _objective(problem, row_rungs, column_rungs)
+    objective = problem.objective(row_rungs, column_rungs)
     return SolveResult(
         ladders=Ladders(
             tuple(int(s) for s in problem.rows[row_rungs]),
@@ -224,20 +218,17 @@ def solve_product(
     )
 
 
-def _solve_pinned(problem: LadderProblem, price: Floats, deadline: float) -> Incumbent:
+def _solve_pinned(problem: LadderProblem, price: Floats, deadline: float) -> tuple[Incumbent, float]:
     """With one axis given, the other is one exact path; with both, there is nothing to choose."""
     tie = 0.25 * RELATIVE_TOLERANCE * float(price.max() + problem.step_seconds.max()) / price.size
     incumbent = Incumbent(problem, price + tie, deadline)
     every_row, every_column = (np.arange(size) for size in problem.shape)
     if problem.rows_pinned and problem.columns_pinned:
-        incumbent.offer(_objective(problem, every_row, every_column), every_row, every_column)
-    elif problem.rows_pinned:
-        seconds, columns = incumbent.one_axis(False, every_row)
-        incumbent.offer(seconds, every_row, columns)
-    else:
-        seconds, rows = incumbent.one_axis(True, every_column)
-        incumbent.offer(seconds, rows, every_column)
-    return incumbent
+        incumbent.offer(problem.objective(every_row, every_column), every_row, every_column)
+        return incumbent, incumbent.seconds
+    if problem.rows_pinned:
+        return incumbent, incumbent.settle(every_row, work=None)
+    return incumbent, incumbent.settle(every_column, along_rows=True, work=None)
 
 
 def ragged_bound(problem: LadderProblem) -> float:
@@ -257,28 +248,12 @@ def least_of_limits(problem: LadderProblem) -> tuple[int, float]:
     return round(variants), seconds
 
 
-def _objective(problem: LadderProblem, rows: Integers, columns: Integers) -> float:
-    corners = problem.cumulative[np.r_[0, rows + 1]][:, np.r_[0, columns + 1]]
-    steps = np.diff(np.diff(corners, axis=0), axis=1)
-    cells = np.ix_(rows, columns)
-    opens = _opens(problem, rows, columns)
-    compiles = float((problem.compile_seconds[cells] * opens).sum())
-    return float((steps * problem.step_seconds[cells]).sum()) + problem.restarts * compiles
-
-
-def _opens(problem: LadderProblem, rows: Integers, columns: Integers) -> NDArray[np.bool_]:
-    """Whether each rung pair is the lowest of a variant that is compiled."""
-    below = np.r_[0, columns[:-1] + 1][None, :]  # positions
-    reach = problem.reach[np.r_[0, rows[:-1] + 1]][:, None]
-    return np.asarray(below <= np.minimum(problem.first_column[np.ix_(rows, columns)], reach))
-
-
 def _without_idle_rungs(
     problem: LadderProblem, rows: Integers, columns: Integers
 ) -> tuple[Integers, Integers]:
     """Drop rungs that neither seconds nor variants need: a tie goes to fewer rungs."""
-    objective = _objective(problem, rows, columns)
-    variants = int(_opens(problem, rows, columns).sum())
+    objective = problem.objective(rows, columns)
+    variants = int(problem.opens(rows, columns).sum())
     allowed = objective + 1e-13 * abs(objective)
     for axis, pinned in ((0, problem.rows_pinned), (1, problem.columns_pinned)):
         if pinned:
@@ -286,8 +261,8 @@ def _without_idle_rungs(
         for rung in (rows, columns)[axis][:-1]:
             trial = [rows, columns]
             trial[axis] = trial[axis][trial[axis] != rung]
-            fewer = int(_opens(problem, *trial).sum()) <= variants
-            if fewer and _keeps_guard(problem, *trial) and _objective(problem, *trial) <= allowed:
+            fewer = int(problem.opens(*trial).sum()) <= variants
+            if fewer and _keeps_guard(problem, *trial) and problem.objective(*trial) <= allowed:
                 rows, columns = trial
     return rows, columns
 

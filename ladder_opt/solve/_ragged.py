@@ -28,6 +28,7 @@ from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
 _DUAL_ITERATIONS = 60
+_LABEL_WORK = 20_000_000  # labels to extend in one interval
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,10 @@ def _labels(
             if time.perf_counter() > incumbent.deadline:
                 return None, False
             least = threshold - ahead[i] - rest[j]
-            for part in _interval_labels(incumbent, relaxation, (i, j), threshold=least):
+            parts = _interval_labels(incumbent, relaxation, (i, j), threshold=least)
+            if parts is None:
+                return None, False
+            for part in parts:
                 for label in labels[i]:
                     seconds = label.seconds + part.seconds
                     variants = label.variants + part.variants
@@ -218,8 +222,8 @@ def _labels(
 
 def _interval_labels(
     incumbent: Incumbent, relaxation: Relaxation, interval: tuple[int, int], *, threshold: float
-) -> list[_Label]:
-    """Block ladders of rows (i, j] that none beats in seconds, variants and compile seconds."""
+) -> list[_Label] | None:
+    """Block ladders of rows (i, j] that none beats in what the limits count; None if too many."""
     problem = incumbent.problem
     i, j = interval
     seconds, variants, compiles, parent, position, first = axis_kernel.pareto_ladders(
@@ -239,7 +243,10 @@ def _interval_labels(
         relaxation.per_variant,
         relaxation.per_compile_second,
         threshold,
+        _LABEL_WORK,
     )
+    if first < 0:
+        return None
     found = []
     for label in range(first, len(seconds)):
         columns: list[int] = []

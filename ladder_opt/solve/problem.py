@@ -129,6 +129,30 @@ class LadderProblem:
         """(rows, columns)."""
         return len(self.rows), len(self.columns)
 
+    def opens(self, rows: Integers, columns: Integers) -> NDArray[np.bool_]:
+        """Whether each rung pair of ladders (candidates' indices) is the lowest of a compiled variant."""
+        below = np.r_[0, columns[:-1] + 1][None, :]  # positions
+        reach = self.reach[np.r_[0, rows[:-1] + 1]][:, None]
+        opens: NDArray[np.bool_] = below <= np.minimum(self.first_column[np.ix_(rows, columns)], reach)
+        return opens
+
+    def totals(self, rows: Integers, columns: Integers) -> tuple[float, int, float]:
+        """(step seconds, variants, compile seconds) of ladders, candidates' indices."""
+        corners = self.cumulative[np.r_[0, rows + 1]][:, np.r_[0, columns + 1]]
+        steps = np.diff(np.diff(corners, axis=0), axis=1)
+        cells = np.ix_(rows, columns)
+        opens = self.opens(rows, columns)
+        return (
+            float((steps * self.step_seconds[cells]).sum()),
+            int(opens.sum()),
+            float((self.compile_seconds[cells] * opens).sum()),
+        )
+
+    def objective(self, rows: Integers, columns: Integers) -> float:
+        """Step seconds plus restarts times compile seconds."""
+        step_seconds, _, compiles = self.totals(rows, columns)
+        return step_seconds + self.restarts * compiles
+
 
 def build_problem(
     steps: StepHistogram,
