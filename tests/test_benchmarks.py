@@ -205,3 +205,10 @@ def test_absent_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
     traces = common.read_traces(["azure-conv", "sample"], tmp_path)
     assert list(traces) == ["sample"]
     assert "the bundled sample stands in for it" in capsys.readouterr().out
+
+
+def test_readme_quotes_what_the_demo_prints() -> None:
+    from benchmarks import readme_demo
+
+    readme = (readme_demo.ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme_demo.with_demo(readme, readme_demo.demo_output()) == readme

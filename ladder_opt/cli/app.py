@@ -16,7 +16,7 @@ from ladder_opt.cli.options import command
 from ladder_opt.errors import InternalError, LadderOptError
 
 EXIT_DONE, EXIT_WARNED, EXIT_BAD_INPUT, EXIT_OUR_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-_INTERRUPTED = "interrupted: nothing was written"
+_INTERRUPTED = "interrupted"
 
 app = typer.Typer(
     name="ladder-opt",

@@ -7,7 +7,7 @@ replays with the default ladders, each later one with those just solved for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
@@ -103,16 +103,16 @@ class Round:
         steps: the histogram.
         replay: the replay, where there was one.
         solved: the solve, where the engine batches anything.
-        number: how many rounds had been run when it was chosen.
         settled: whether its ladders are those it was replayed with.
+        rounds: how many rounds were run.
     """
 
     replayed_with: Ladders
     steps: StepHistogram
     replay: Replay | None
     solved: SolveResult | None
-    number: int
     settled: bool
+    rounds: int
 
     @property
     def objective_seconds(self) -> float:
@@ -121,7 +121,7 @@ class Round:
 
 
 def settle(task: Task, pins: Ladders) -> Round:
-    """Run rounds until the ladders stand still; if they come round, the cheapest of the cycle stands."""
+    """Run rounds until the ladders stand still; if they come round, or never do, the cheapest stands."""
     ladders = default_ladders(task.engine)
     rounds: list[Round] = []
     while True:
@@ -134,14 +134,14 @@ def settle(task: Task, pins: Ladders) -> Round:
             steps=steps,
             replay=replay,
             solved=solved,
-            number=len(rounds) + 1,
             settled=settled,
+            rounds=len(rounds) + 1,
         )
         rounds.append(this)
-        if solved is None or settled or len(rounds) == MAX_ROUNDS:
+        if solved is None or settled:
             return this
         seen = [each.replayed_with for each in rounds]
-        if solved.ladders in seen:
-            cycle = rounds[seen.index(solved.ladders) :]
-            return min(cycle, key=lambda each: each.objective_seconds)
+        if solved.ladders in seen or len(rounds) == MAX_ROUNDS:
+            cycle = rounds[seen.index(solved.ladders) :] if solved.ladders in seen else rounds
+            return replace(min(cycle, key=lambda each: each.objective_seconds), rounds=len(rounds))
         ladders = solved.ladders

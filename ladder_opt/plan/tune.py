@@ -15,7 +15,7 @@ from ladder_opt.ladder import Ladders, clamp
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.baselines import is_within, price_baselines
-from ladder_opt.plan.options import ReplayOptions, SolveOptions
+from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
 from ladder_opt.solve.api import Structure, lower_bound
@@ -24,7 +24,9 @@ from ladder_opt.solve.price import LadderPrice, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import SolveResult, Status, relative_gap
 from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.units import duration_text
 
+_LONG_WARMUP = 0.05  # of the uptime
 _BEHIND_SHARE, _BEHIND_SECONDS = 1.25, 60.0  # an end this far past the last arrival is no longer a tail
 
 
@@ -90,9 +92,10 @@ def tune(
     notes = [*warnings, *notes, *_replay_warnings(last.replay)]
     if not last.settled:
         notes.append(
-            f"after {last.number} rounds of replay and solve the ladders alternate between near-equals; "
+            f"after {last.rounds} rounds of replay and solve the ladders do not stand still; "
             "the cheapest stands"
         )
+    notes += _warmup_warnings(task.options, price, last.replay)
     if solved is not None and solved.status is Status.FEASIBLE:
         notes.append(
             f"not proven within {task.options.time_limit_seconds:g} s: "
@@ -108,7 +111,7 @@ def tune(
         pins=pins,
         limits=task.options.limits(task.cost) if solved else Limits(),
         warnings=notes,
-        rounds={"rounds": last.number, "settled": last.settled},
+        rounds={"rounds": last.rounds, "settled": last.settled},
         unguarded=_without_guard(task, last, pins),
         alternative=_alternative(task, last, pins),
     )
@@ -210,9 +213,21 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
     if span > 0 and replay.end_seconds > _BEHIND_SHARE * span + _BEHIND_SECONDS:
         notes.append(
             f"the engine falls behind: the last request ends {replay.end_seconds / span:.2g} times the "
-            "trace's span after its start; more --replicas, or a lower --rate-scale, would keep up"
+            "trace's span after its start, and server starts are charged for that span alone; "
+            "more --replicas, or a lower --rate-scale, would keep up"
         )
     return notes
+
+
+def _warmup_warnings(options: SolveOptions, price: LadderPrice, replay: Replay | None) -> list[str]:
+    """Few starts charged to much traffic buy a warm-up that nobody would wait for."""
+    if options.restarts is not None or (replay is None and options.span_seconds is None):
+        return []
+    uptime = DEFAULT_UPTIME_SECONDS if options.uptime_seconds is None else options.uptime_seconds
+    if price.warmup_seconds <= _LONG_WARMUP * uptime:
+        return []
+    warmup = duration_text(price.warmup_seconds)
+    return [f"a warm-up of {warmup} is long for {duration_text(uptime)} of uptime; --warmup-budget limits it"]
 
 
 def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None:

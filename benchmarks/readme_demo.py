@@ -1,0 +1,52 @@
+"""The output that README.md quotes: `ladder-opt tune` on the bundled sample.
+
+python -m benchmarks.readme_demo            print it
+python -m benchmarks.readme_demo --write    put it between the demo markers of README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = ("tune", "traces/sample.parquet", "--replicas", "64")
+BEGIN, END = "<!-- demo:begin -->", "<!-- demo:end -->"
+
+
+def demo_output() -> str:
+    """What the command prints, as an indented block."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ladder_opt", *COMMAND], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = [f"    {line}".rstrip() for line in done.stdout.rstrip().splitlines()]
+    return "\n".join(lines)
+
+
+def with_demo(readme: str, output: str) -> str:
+    """README text with the output between the markers."""
+    head, rest = readme.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n\n{output}\n\n{END}{tail}"
+
+
+def main() -> int:
+    """Print the output, or write it into README.md."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="put it into README.md")
+    arguments = parser.parse_args()
+    output = demo_output()
+    if not arguments.write:
+        print(output)
+        return 0
+    path = ROOT / "README.md"
+    path.write_text(with_demo(path.read_text(encoding="utf-8"), output), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
