@@ -1,0 +1,46 @@
+"""The frontier against brute force: every point, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from ladder_opt.solve._frontier import ladders_of, solve_frontier
+from ladder_opt.solve.problem import build_problem
+from tests import oracles
+from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
+
+
+def brute_force(instance: oracles.Instance) -> list[tuple[float, float]]:
+    free = oracles.Instance(**{**vars(instance), "restarts": 0.0})
+    points = []
+    for seqs in oracles.ladders(instance.min_batched_seqs, instance.max_num_seqs):
+        for blocks in oracles.ladders(1, instance.max_num_blocks):
+            steps, _, compiles = oracles.price(free, seqs, blocks)
+            points.append((compiles, steps))
+    kept: list[tuple[float, float]] = []
+    for compiles, steps in sorted(points):
+        if not kept or steps < kept[-1][1] * (1 - 1e-10) - 1e-12:
+            if kept and compiles <= kept[-1][0] * (1 + 1e-10):
+                kept.pop()
+            kept.append((compiles, steps))
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_equals_brute_force(seed: int) -> None:
+    instance = random_instance(7000 + seed)
+    problem = build_problem(steps_of(instance), engine_of(instance), cost_of(instance), restarts=1.0)
+    points, complete = solve_frontier(problem, time_limit_seconds=60)
+    assert complete
+    found = [(point.compile_seconds, point.step_seconds) for point in points]
+    expected = brute_force(instance)
+    assert len(found) == len(expected)
+    for got, wanted in zip(found, expected, strict=True):
+        assert got == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+    for point in points:
+        ladders = ladders_of(problem, point)
+        free = oracles.Instance(**{**vars(instance), "restarts": 0.0})
+        steps, variants, compiles = oracles.price(free, ladders.num_seqs, ladders.num_blocks)
+        assert point.step_seconds == pytest.approx(steps, rel=1e-9, abs=1e-12)
+        assert point.compile_seconds == pytest.approx(compiles, rel=1e-9, abs=1e-12)
+        assert variants == point.num_variants
