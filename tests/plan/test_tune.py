@@ -274,7 +274,7 @@ def test_rounds_that_do_not_settle_end_and_say_so(monkeypatch: pytest.MonkeyPatc
     assert replay is not None
     assert (replay["rounds"], replay["settled"]) == (1, False)
     assert plan.warnings[0] == (
-        "after 1 rounds of replay and solve the ladders alternate between near-equals; the cheapest stands"
+        "after 1 rounds of replay and solve the ladders do not stand still; the cheapest stands"
     )
 
 
@@ -371,7 +371,8 @@ def test_an_engine_that_falls_behind_is_told() -> None:
     trace = make_trace(per_second=100.0)
     plan = tune(trace, make_cost(), engine=ENGINE)
     assert re.fullmatch(
-        r"the engine falls behind: the last request ends [0-9.e+]+ times the trace's span after its start; "
+        r"the engine falls behind: the last request ends [0-9.e+]+ times the trace's span after its start, "
+        r"and server starts are charged for that span alone; "
         r"more --replicas, or a lower --rate-scale, would keep up",
         plan.warnings[-1],
     )
