@@ -9,7 +9,7 @@ Here s is the padded num_seqs and m the padded num_blocks. Source: the two gener
 decode kernel in torch-spyre/spyre-inference.
 
 **A new kernel** is one subclass of `Kernel` and one line in `KERNELS`. The solver relies on two facts
-that hold of both kernels, and `CostTables` checks them: rung pairs with different s never share a
+that hold of both kernels, and `solve.problem` checks them: rung pairs with different s never share a
 variant, and for one s the pairs that share a variant are consecutive in m.
 """
 

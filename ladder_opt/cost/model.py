@@ -20,7 +20,7 @@ import json
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -259,6 +259,3 @@ def _builtin_text(name: str) -> str | None:
     if name not in builtin_names():
         return None
     return (resources.files("ladder_opt.cost") / "builtin" / f"{name}.json").read_text(encoding="utf-8")
-
-
-KernelName = Literal["chunked", "per_block"]
