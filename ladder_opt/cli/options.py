@@ -74,7 +74,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """[engine]."""
+    """The engine's limits."""
 
     engine_file: Annotated[
         Path | None,
@@ -112,11 +112,8 @@ class EngineOptions:
             settings |= read_engine_settings(self.engine_file)
         for field in dataclasses.fields(Engine):
             value = getattr(self, field.name)
-            if field.name == "num_kv_blocks" and value is not None:
-                value = _kv_blocks(value)
-                settings[field.name] = value
-            elif value is not None:
-                settings[field.name] = value
+            if value is not None:
+                settings[field.name] = _kv_blocks(value) if field.name == "num_kv_blocks" else value
         return Engine(**settings)
 
 
@@ -130,7 +127,7 @@ def _kv_blocks(text: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions:
-    """[cost]."""
+    """What steps and compiles cost."""
 
     cost_source: Annotated[str, typer.Option("--cost", help="A cost model file, or a built-in name.")] = (
         DEFAULT_COST_NAME
@@ -227,7 +224,7 @@ class StepsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartOptions:
-    """What compiles are charged for."""
+    """What compiles are charged for, and what counts as a gain or a failure."""
 
     restarts: Annotated[
         float | None,
@@ -264,7 +261,7 @@ class RestartOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """[solve]."""
+    """What the ladders have to be."""
 
     structure: Annotated[
         str,
