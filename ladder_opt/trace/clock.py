@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ladder_opt.errors import InputError
 
 ClockChoice = Literal["auto", "sort", "unwrap", "refuse"]
-CLOCK_CHOICES: tuple[str, ...] = ("auto", "sort", "unwrap", "refuse")
+CLOCK_CHOICES: tuple[str, ...] = get_args(ClockChoice)
 
 SHALLOW = 1 / 20  # of the span
 SHUFFLED = 1 / 4  # of the steps

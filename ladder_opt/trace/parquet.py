@@ -9,6 +9,7 @@ set_aside and notes. Reading what was written gives an equal trace.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     if trace.session is not None:
         columns["session"] = pa.array(trace.session.tolist(), pa.string())
     provenance = {
-        "sources": [
-            {"path": one.path, "sha256": one.sha256, "rows": one.rows, "format": one.format}
-            for one in trace.sources
-        ],
+        "sources": [asdict(source) for source in trace.sources],
         "set_aside": dict(trace.set_aside),
         "notes": list(trace.notes),
     }

@@ -70,12 +70,9 @@ class ParquetFile:
         import pyarrow as pa  # noqa: PLC0415
 
         kind = column.type
-        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)
-        if plain and not column.null_count:
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if pa.types.is_timestamp(kind) or (is_number and not column.null_count):  # a date that is null is NaT
             values: np.ndarray[Any, Any] = column.to_numpy()
             return values
-        if pa.types.is_timestamp(kind):
-            dates: np.ndarray[Any, Any] = column.to_numpy()
-            return dates
         cells: list[object] = column.to_pylist()
         return cells
