@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ladder_opt.trace.table import Trace
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
+README: Final = REPOSITORY / "README.md"
 SAMPLE: Final = REPOSITORY / "traces" / "sample.parquet"
 PUBLIC_TRACES: Final = {
     "azure-conv": "AzureLLMInferenceTrace_conv.csv.gz",
@@ -133,6 +134,20 @@ def markdown_table(rows: Sequence[Row]) -> str:
     cells = _cells(rows)
     ruler = ["---"] + ["---:"] * (len(cells[0]) - 1)
     return "\n".join(f"| {' | '.join(row)} |" for row in [cells[0], ruler, *cells[1:]])
+
+
+def between(text: str, begin: str, end: str, body: str) -> str:
+    """The text with a body of its own lines between two markers.
+
+    Raises:
+        ValueError: the markers are not there once each, in order.
+    """
+    before, begun, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended or begin in rest or end in after:
+        msg = f"found no single pair of markers, expected {begin} and then {end}"
+        raise ValueError(msg)
+    return f"{before}{begin}\n{body}\n{end}{after}"
 
 
 def _cells(rows: Sequence[Row]) -> list[list[str]]:

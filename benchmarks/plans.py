@@ -26,7 +26,6 @@ from ladder_opt.plan.tune import tune
 from ladder_opt.solve.result import SolveResult
 from ladder_opt.trace.table import Trace
 
-README: Final = common.REPOSITORY / "README.md"
 NOTE: Final = (
     "Each pair is default ladders -> plan, both on the steps that the plan leads to; `starts` are the server "
     "starts that compiles are charged for. Seconds are the replay's, under the built-in cost model, and no "
@@ -237,20 +236,6 @@ def to_markdown(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def replaced(text: str, table: str) -> str:
-    """The text with the table between its two markers.
-
-    Raises:
-        ValueError: the markers are not there once each, in order.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in after:
-        msg = f"found no single pair of markers, expected {BEGIN} and then {END}"
-        raise ValueError(msg)
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
 def to_dict(outcome: Outcome) -> Mapping[str, object]:
     """For the JSON file."""
     return asdict(outcome)
@@ -274,7 +259,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--write-readme",
         nargs="?",
         type=Path,
-        const=README,
+        const=common.README,
         metavar="FILE",
         help=f"put the table between {BEGIN} and {END} of README.md (or FILE)",
     )
@@ -286,7 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     if options.write_readme is not None:
         try:
-            replaced(options.write_readme.read_text(encoding="utf-8"), "")
+            common.between(options.write_readme.read_text(encoding="utf-8"), BEGIN, END, "")
         except (OSError, ValueError) as error:
             print(f"{options.write_readme}: {error}", file=sys.stderr)
             return 2
@@ -320,7 +305,8 @@ def main(arguments: list[str] | None = None) -> int:
     common.write_json(options.json, "plans", [to_dict(outcome) for outcome in outcomes])
     if options.write_readme is not None:
         text = options.write_readme.read_text(encoding="utf-8")
-        options.write_readme.write_text(replaced(text, to_markdown(outcomes)), encoding="utf-8")
+        written = common.between(text, BEGIN, END, to_markdown(outcomes))
+        options.write_readme.write_text(written, encoding="utf-8")
     return 0
 
 

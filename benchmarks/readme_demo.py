@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks import common
+
 COMMAND = ("tune", "traces/sample.parquet", "--replicas", "64")
 BEGIN, END = "<!-- demo:begin -->", "<!-- demo:end -->"
 
@@ -19,7 +19,11 @@ BEGIN, END = "<!-- demo:begin -->", "<!-- demo:end -->"
 def demo_output() -> str:
     """What the command prints, as an indented block."""
     done = subprocess.run(
-        [sys.executable, "-m", "ladder_opt", *COMMAND], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "ladder_opt", *COMMAND],
+        cwd=common.REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     lines = [f"    {line}".rstrip() for line in done.stdout.rstrip().splitlines()]
     return "\n".join(lines)
@@ -27,9 +31,7 @@ def demo_output() -> str:
 
 def with_demo(readme: str, output: str) -> str:
     """README text with the output between the markers."""
-    head, rest = readme.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n\n{output}\n\n{END}{tail}"
+    return common.between(readme, BEGIN, END, f"\n{output}\n")
 
 
 def main() -> int:
@@ -43,8 +45,8 @@ def main() -> int:
     if not arguments.write:
         print(output)
         return 0
-    path = ROOT / "README.md"
-    path.write_text(with_demo(path.read_text(encoding="utf-8"), output), encoding="utf-8")
+    readme = common.README.read_text(encoding="utf-8")
+    common.README.write_text(with_demo(readme, output), encoding="utf-8")
     return 0
 
 

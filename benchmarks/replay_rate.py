@@ -30,12 +30,6 @@ from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
 from ladder_opt.trace.table import Trace, within_limits
 
 AT_LEAST: Final = 400_000.0
-VLLM_ENVIRONMENT: Final = {
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 StepCounts = dict[tuple[int, int], int]
 
@@ -152,10 +146,10 @@ def _plain(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contende
 
 
 def _vllm(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
+    from tests.vllm_oracle import VLLM_ENVIRONMENT, replay_with_vllm
+
     for key, value in VLLM_ENVIRONMENT.items():
         os.environ.setdefault(key, value)  # read as vLLM is imported
-    from tests.vllm_oracle import replay_with_vllm
-
     seconds = _step_seconds(engine, cost)
     assert trace.arrival_seconds is not None
     columns = (trace.arrival_seconds.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist())

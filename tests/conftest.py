@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# vLLM reads these as it is imported, so they are set before any test is. `empty` builds know no
-# device of their own; what a caller set already stays.
-os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from tests.vllm_oracle import VLLM_ENVIRONMENT
+
+for _name, _value in VLLM_ENVIRONMENT.items():  # before any test imports vLLM
+    os.environ.setdefault(_name, _value)
 
 # `default` is for every run, the same examples each time in CI; `slow` is for a change to what the
 # properties are about: pytest --hypothesis-profile=slow

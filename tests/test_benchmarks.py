@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cold_start, common, plans, replay_rate, solver
+from benchmarks import cold_start, common, plans, readme_demo, replay_rate, solver
 from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -147,12 +147,15 @@ def test_plans_rows_and_markdown() -> None:
     assert "| as the default's |" in lines[3]
 
 
-def test_plans_go_between_the_markers() -> None:
+def test_bodies_go_between_the_markers() -> None:
     text = f"above\n{plans.BEGIN}\nold\n{plans.END}\nbelow\n"
-    assert plans.replaced(text, "new") == f"above\n{plans.BEGIN}\nnew\n{plans.END}\nbelow\n"
+    assert (
+        common.between(text, plans.BEGIN, plans.END, "new")
+        == f"above\n{plans.BEGIN}\nnew\n{plans.END}\nbelow\n"
+    )
     for broken in ("no markers", f"{plans.END} {plans.BEGIN}", text + text):
         with pytest.raises(ValueError, match="found no single pair of markers"):
-            plans.replaced(broken, "new")
+            common.between(broken, plans.BEGIN, plans.END, "new")
 
 
 def test_plans_refuse_a_readme_without_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +211,5 @@ def test_absent_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_readme_quotes_what_the_demo_prints() -> None:
-    from benchmarks import readme_demo
-
-    readme = (readme_demo.ROOT / "README.md").read_text(encoding="utf-8")
+    readme = common.README.read_text(encoding="utf-8")
     assert readme_demo.with_demo(readme, readme_demo.demo_output()) == readme

@@ -5,8 +5,8 @@ runner: every request that has computed all its tokens gets one more token, afte
 as the caller's `step_seconds` says. What each step asked of the attention kernel is noted as a
 `StepLoad`.
 
-vLLM is imported inside the functions, so the module itself loads anywhere; the environment that
-vLLM reads at import is set in `conftest.py`.
+vLLM is imported inside the functions, so the module itself loads anywhere; whoever calls them first puts
+`VLLM_ENVIRONMENT` in place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+# What vLLM reads as it is imported: an `empty` build knows no device of its own.
+VLLM_ENVIRONMENT = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 # vLLM checks lengths against the model's own limit; this one is above any trace used here.
 _MODEL_CONFIG = {
