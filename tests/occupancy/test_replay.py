@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
-from ladder_opt.ladder import Ladders
+from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.plain import simulate_plain
 from ladder_opt.occupancy.replay import BEYOND_KV_POOL, simulate, step_seconds_by_size
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
@@ -55,7 +55,7 @@ def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool)
     top = (engine.max_num_seqs,) if engine.batches_decodes else ()
     ladders = Ladders(top, (engine.max_num_blocks,)) if sparse else None
     replay = simulate(trace, engine, COST, ladders=ladders, concurrency=concurrency)
-    table = step_seconds_by_size(engine, COST, ladders or _default(engine))
+    table = step_seconds_by_size(engine, COST, ladders or default_ladders(engine))
 
     def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
         if decodes >= engine.min_batched_seqs:
@@ -73,12 +73,6 @@ def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool)
     assert replay.busy_seconds == pytest.approx(plain.busy_seconds, rel=1e-12)
     assert replay.idle_seconds == pytest.approx(plain.idle_seconds, rel=1e-9, abs=1e-9)
     assert replay.end_seconds == pytest.approx(plain.end_seconds, rel=1e-12)
-
-
-def _default(engine: Engine) -> Ladders:
-    from ladder_opt.ladder import default_ladders
-
-    return default_ladders(engine)
 
 
 @given(cases())

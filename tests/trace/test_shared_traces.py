@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,20 @@ from ladder_opt.trace.summary import PERCENTILES, summarize
 
 pytestmark = pytest.mark.shared
 
-SHARED = Path(os.environ.get("LADDER_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "traces"
+Shared = Callable[[str], Path]
 
 
-def shared(name: str) -> Path:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"{path} is not there; set LADDER_OPT_SHARED to the folder that holds traces/")
-    return path
+@pytest.fixture
+def shared(shared_dir: Path) -> Shared:
+    """A trace's path by its name."""
+
+    def path_of(name: str) -> Path:
+        path = shared_dir / "traces" / name
+        if not path.exists():
+            pytest.skip(f"{path} is not there; set LADDER_OPT_SHARED to the folder that holds traces/")
+        return path
+
+    return path_of
 
 
 def figures(text: str) -> dict[str, float]:
@@ -34,7 +40,7 @@ def rounded(quantiles: object) -> dict[str, float]:
     return {name: round(value, 1) for name, value in quantiles.items()}
 
 
-def test_azure_conversation_as_published() -> None:
+def test_azure_conversation_as_published(shared: Shared) -> None:
     facts = summarize(read_trace(shared("AzureLLMInferenceTrace_conv.csv.gz")))
     assert (facts.requests, facts.rows, dict(facts.set_aside), facts.notes) == (19366, 19366, {}, ())
     assert rounded(facts.prompt_tokens) == figures("1154.7 29 181 207 396 1020 1189 2735 4083 4142 14050")
@@ -47,7 +53,7 @@ def test_azure_conversation_as_published() -> None:
     assert facts.tick_seconds is None
 
 
-def test_mooncake_conversation_as_published() -> None:
+def test_mooncake_conversation_as_published(shared: Shared) -> None:
     trace = read_trace(shared("mooncake_conversation_trace.jsonl.gz"))
     facts = summarize(trace)
     assert (facts.requests, dict(facts.set_aside), facts.formats) == (12031, {}, ("mooncake",))
@@ -61,7 +67,7 @@ def test_mooncake_conversation_as_published() -> None:
     assert "arrivals sit on a 3 s grid" in facts.notes[1]
 
 
-def test_spreading_mooncakes_ticks_takes_the_bursts_out() -> None:
+def test_spreading_mooncakes_ticks_takes_the_bursts_out(shared: Shared) -> None:
     path = shared("mooncake_conversation_trace.jsonl.gz")
     together, apart = read_trace(path), read_trace(path, spread_ticks=True)
     assert len(together) == len(apart)
@@ -70,13 +76,13 @@ def test_spreading_mooncakes_ticks_takes_the_bursts_out() -> None:
     assert (summarize(apart).interarrival_cv or 9) < 1
 
 
-def test_the_vllm_run_uses_the_wall_clock() -> None:
+def test_the_vllm_run_uses_the_wall_clock(shared: Shared) -> None:
     trace = read_trace(shared("vllm_run_RTX4090_Llama-3.1-8B.requests.jsonl.gz"))
     assert (len(trace), trace.sources[0].format) == (300, "vllm_requests")
     assert 20 < trace.span_seconds < 40
 
 
-def test_multi_round_qa_is_put_in_launch_order() -> None:
+def test_multi_round_qa_is_put_in_launch_order(shared: Shared) -> None:
     trace = read_trace(shared("multi_round_qa_naive_output_4.1.csv.gz"))
     assert (len(trace), trace.sources[0].format, dict(trace.set_aside)) == (404, "multi_round_qa", {})
     assert trace.arrival_seconds is not None
@@ -84,7 +90,7 @@ def test_multi_round_qa_is_put_in_launch_order() -> None:
     assert "arrivals were out of order at 48 rows" in trace.notes[0]
 
 
-def test_the_derived_trace_needs_only_its_columns_named() -> None:
+def test_the_derived_trace_needs_only_its_columns_named(shared: Shared) -> None:
     trace = read_trace(
         shared("derived_servegen_m-large_peak10min_partial.csv.gz"),
         columns={
@@ -107,6 +113,6 @@ def test_the_derived_trace_needs_only_its_columns_named() -> None:
         ("qwen_bailian_thinking_row1.jsonl", 1, "qwen_bailian"),
     ],
 )
-def test_the_samples_are_told_apart(name: str, rows: int, form: str) -> None:
+def test_the_samples_are_told_apart(shared: Shared, name: str, rows: int, form: str) -> None:
     trace = read_trace(shared(name))
     assert (len(trace), trace.sources[0].format) == (rows, form)
