@@ -11,9 +11,8 @@ from ladder_opt.cli.options import ReadOptions, command
 from ladder_opt.cli.output import exit_code, print_json, warn
 from ladder_opt.files import check_output
 from ladder_opt.trace.parquet import write_trace
-from ladder_opt.trace.read import within_limits
-from ladder_opt.trace.summary import TraceSummary, summarize
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.summary import summarize
+from ladder_opt.trace.table import Trace, within_limits
 
 app = typer.Typer(help="Look at, convert and make request traces.", rich_markup_mode=None)
 
@@ -86,7 +85,7 @@ def _limited(trace: Trace, max_model_len: int | None) -> Trace:
 
 
 def _show(trace: Trace, path: Path, *, strict: bool, as_json: bool) -> int:
-    summary: TraceSummary = summarize(trace)
+    summary = summarize(trace)
     warnings = [f"{count} requests set aside: {reason}" for reason, count in trace.set_aside.items()]
     warn(warnings)
     if as_json:

@@ -14,19 +14,17 @@ from pathlib import Path
 
 from ladder_opt.errors import InputError
 from ladder_opt.trace import clock as clocks
-from ladder_opt.trace.parquet import is_canonical, parse_canonical, write_trace
+from ladder_opt.trace.parquet import is_canonical, parse_canonical
 from ladder_opt.trace.readers import formats, otel, vllm_bench
 from ladder_opt.trace.readers.assemble import Options, assemble, respread
 from ladder_opt.trace.readers.csv_file import CsvFile
-from ladder_opt.trace.readers.formats import COLUMN_ROLES, REASONS, Format
+from ladder_opt.trace.readers.formats import COLUMN_ROLES, Format
 from ladder_opt.trace.readers.json_file import Records, looks_like_json, read_records, records_table
 from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.readers.stored import Stored, load
 from ladder_opt.trace.readers.table import RawTable, shown
 from ladder_opt.trace.readers.values import TICKS_PER_SECOND
-from ladder_opt.trace.table import Trace, within_limits
-
-__all__ = ["FORMATS", "REASONS", "detect_format", "read_trace", "within_limits", "write_trace"]
+from ladder_opt.trace.table import Trace
 
 FORMATS: Mapping[str, str] = {one.name: one.description for one in formats.FORMAT_LIST}
 
@@ -48,7 +46,7 @@ def read_trace(
     """Read a request trace of any known format; gzip and zstd are read as they are.
 
     Arrivals are seconds from the first usable request. What cannot be used is counted in `set_aside`
-    by reason (see `REASONS`): source rows = requests + everything set aside. A file without arrivals
+    by reason (see `formats.REASONS`): source rows = requests + everything set aside. A file without arrivals
     gives a trace whose `arrival_seconds` is None. Exact duplicates are kept.
 
     Args:

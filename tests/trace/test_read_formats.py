@@ -14,8 +14,8 @@ import pytest
 import zstandard
 
 from ladder_opt.errors import InputError
-from ladder_opt.trace.read import FORMATS, detect_format, read_trace, within_limits
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.read import FORMATS, detect_format, read_trace
+from ladder_opt.trace.table import Trace, within_limits
 
 
 def put(folder: Path, name: str, content: str | bytes) -> Path:

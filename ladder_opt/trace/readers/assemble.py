@@ -154,7 +154,7 @@ def _cached(build: _Build, prompt: values.Column, gone: NDArray[np.bool_]) -> ND
     build.judge(cached, name, gone)
     over = (cached.values > prompt.values) & ~prompt.bad & ~cached.bad
     expected = f"at most {build.form.columns['prompt']} of the row"
-    build.judge(values.Column(cached.values, over, expected=expected), name, gone)
+    build.judge(values.Column(cached.values, over, expected), name, gone)
     return cached.values
 
 

@@ -8,7 +8,7 @@ file's own name. Adding one is adding a `Format` here; only shapes that are not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ladder_opt.trace.readers.table import MISSING
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN
@@ -72,7 +72,7 @@ class Format:
     unit: str | None = None
     integers_are: str | None = None
     launch_order: bool = True
-    drops: tuple[Drop, ...] = field(default=())
+    drops: tuple[Drop, ...] = ()
     parent: str | None = None
 
 

@@ -17,6 +17,7 @@ from ladder_opt.trace.readers.table import MISSING, Problem, RawTable, shown
 
 Record = dict[str, object]
 
+_BEGINS = re.compile(r"\s*[{\[]")
 _BETWEEN = re.compile(r"[ \t\r\n,]*")  # what may stand between two documents
 _BATCH_LINES = 500
 _TRIED_LINES = 20  # looked through for one that is an object, when the first is not
@@ -43,7 +44,7 @@ class Records:
 
 def looks_like_json(text: str) -> bool:
     """Whether the text begins as a JSON object or list does."""
-    return text.lstrip()[:1] in {"{", "["} if text[:1].isspace() else text[:1] in {"{", "["}
+    return _BEGINS.match(text) is not None
 
 
 def read_records(text: str, path: str) -> Records:

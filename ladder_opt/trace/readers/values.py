@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ladder_opt.trace.readers.table import MISSING, Cells, shown
+from ladder_opt.trace.readers.table import MISSING, Cells
 
 MAX_TOKENS = 2**31 - 1
 MAX_CLOCK_SECONDS = 1e11  # some 3000 years; past that it is not a clock, or not in seconds
@@ -36,7 +36,7 @@ _DATETIME = re.compile(
 
 
 class _CellError(Exception):
-    """One cell cannot be read; `args` are (found, expected)."""
+    """One cell cannot be read; its argument says what was expected."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,11 @@ class Column:
     Attributes:
         values: int64 or float64, 0 where a cell cannot be read.
         bad: mask of those cells.
-        found: what stood in the first of them, "" when there is none.
-        expected: what should have.
+        expected: what should have stood there, "" when all can be read.
     """
 
     values: NDArray[Any]
     bad: NDArray[np.bool_]
-    found: str = ""
     expected: str = ""
 
 
@@ -95,7 +93,7 @@ def counts(cells: Cells, *, absent_is_zero: bool = False) -> Column:
             return 0
         number = _number(cell, _COUNT)
         if not 0 <= number <= MAX_TOKENS or number != int(number):
-            raise _CellError(shown(cell), _COUNT)
+            raise _CellError(_COUNT)
         return int(number)
 
     return _each(cells, one, np.int64)
@@ -121,7 +119,7 @@ def clock(cells: Cells, unit: str | None) -> Clock:
     def one(cell: object) -> int | float:
         number = _number(cell, expected)
         if abs(number) > limit:
-            raise _CellError(shown(cell), expected)
+            raise _CellError(expected)
         return number
 
     return Clock(_each(cells, one, None), ticks)
@@ -202,23 +200,23 @@ def _number(cell: object, expected: str) -> int | float:
             return float(text)
     elif type(cell) is int or (type(cell) is float and math.isfinite(cell)):
         return cell
-    raise _CellError(shown(cell), expected)
+    raise _CellError(expected)
 
 
 def _each(cells: Cells, one: Callable[[object], int | float], dtype: type[np.int64] | None) -> Column:
     values: list[int | float] = []
     bad = np.zeros(len(cells), dtype=np.bool_)
-    found = expected = ""
+    expected = ""
     for row, cell in enumerate(cells):
         try:
             values.append(one(cell))
         except (_CellError, OverflowError) as error:
-            if not found:
-                found, expected = error.args if isinstance(error, _CellError) else (shown(cell), _COUNT)
+            if not expected:
+                expected = str(error) if isinstance(error, _CellError) else _COUNT
             bad[row] = True
             values.append(0)
     whole = dtype is not None or all(isinstance(value, int) for value in values)
-    return Column(np.array(values, dtype=np.int64 if whole else np.float64), bad, found, expected)
+    return Column(np.array(values, dtype=np.int64 if whole else np.float64), bad, expected)
 
 
 def _holds_dates(cells: Cells) -> bool:
@@ -251,15 +249,15 @@ def _date(cell: object, days: dict[str, int]) -> tuple[int, bool]:
     """
     match = _DATETIME.fullmatch(cell) or _DATETIME.fullmatch(cell.strip()) if isinstance(cell, str) else None
     if match is None:
-        raise _CellError(shown(cell), _TIME)
+        raise _CellError(_TIME)
     day, hour, minute, second, fraction, utc, sign, zone_hour, zone_minute = match.groups()
     if day not in days:
         try:
             days[day] = (date.fromisoformat(day) - date(1970, 1, 1)).days * 86_400
         except ValueError:
-            raise _CellError(shown(cell), _TIME) from None
+            raise _CellError(_TIME) from None
     if int(hour) > 23 or int(minute) > 59 or int(second) > 60 or not "1970" <= day[:4] <= "2261":
-        raise _CellError(shown(cell), _TIME)
+        raise _CellError(_TIME)
     seconds = days[day] + int(hour) * 3600 + int(minute) * 60 + int(second)
     if sign:
         offset = int(zone_hour) * 3600 + int(zone_minute or 0) * 60
@@ -272,5 +270,4 @@ def _parquet_dates(cells: NDArray[Any]) -> Clock:
     exact = cells.astype("datetime64[ns]")
     bad |= exact.astype(cells.dtype) != cells  # beyond 64 bits of nanoseconds
     values = np.where(bad, 0, exact.astype(np.int64))
-    found = ("nothing" if np.isnat(cells[bad.argmax()]) else str(cells[bad.argmax()])) if bad.any() else ""
-    return Clock(Column(values, bad, found, _TIME), _NANOSECONDS, is_date=True)
+    return Clock(Column(values, bad, _TIME), _NANOSECONDS, is_date=True)
