@@ -634,7 +634,9 @@ def test_closed_output_is_no_failure(folder: Path, run: Run) -> None:
 def test_an_interrupt_ends_with_130_and_leaves_no_file(folder: Path) -> None:
     pipe = folder / "pipe"
     os.mkfifo(pipe)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # an ignored one would be inherited
     process = start(["tune", "--steps", "pipe", "-o", "p.json"])
+    signal.signal(signal.SIGINT, before)
     with pipe.open("wb"):  # opens once the command has: it then waits for what never comes
         time.sleep(0.05)
         process.send_signal(signal.SIGINT)
