@@ -94,6 +94,19 @@ class Engine:
             raise InputError(found, expected, path=path, column=f"engine.{name}") from None
 
 
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _from_human_readable(text: str) -> int | None:
+    """`8k` is 8000 and `8K` is 8192, as vLLM's own options take them; None for anything else."""
+    digits, factor = text.strip(), 1
+    if digits[-1:] in _SUFFIXES:
+        digits, factor = digits[:-1], _SUFFIXES[digits[-1]]
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+        return None
+    return int(digits) * factor
+
+
 def read_engine_settings(path: str | Path) -> dict[str, int | None]:
     """The engine limits set in a vLLM serve YAML or a saved engine JSON (JSON is YAML too).
 
@@ -131,10 +144,11 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
             continue
         if value is None and name == "num_kv_blocks":
             settings[name] = None
-        elif isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(_shown(value), "a whole number", path=path, column=str(key))
         else:
-            settings[name] = value
+            number = _from_human_readable(value) if isinstance(value, str) else value
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise InputError(_shown(value), "a whole number", path=path, column=str(key))
+            settings[name] = number
     return settings
 
 

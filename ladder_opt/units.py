@@ -7,18 +7,24 @@ import re
 
 from ladder_opt.errors import UsageError
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
-_DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(ms|s|min|m|h|d|)\s*", re.IGNORECASE)
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(ms|s|min|m|h|d)"
+_DURATION = re.compile(rf"\s*(?:{_PART}\s*)+", re.IGNORECASE)
+_PLAIN = re.compile(r"\s*[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?\s*", re.IGNORECASE)
 
 
 def parse_duration_seconds(text: str, *, option: str) -> float:
-    """Seconds of `90`, `90s`, `1.5h`, `10m`, `2d`, `500ms`.
+    """Seconds of `90`, `90s`, `1.5h`, `10m`, `2d`, `500ms`, `1h30m`, `24 min 28 s`.
 
     Raises:
         UsageError: anything else.
     """
-    match = _DURATION.fullmatch(text)
-    seconds = math.inf if match is None else float(match[1]) * _SECONDS[match[2].lower()]
+    seconds = math.inf
+    if _PLAIN.fullmatch(text):
+        seconds = float(text)
+    elif _DURATION.fullmatch(text):
+        parts = re.findall(_PART, text, re.IGNORECASE)
+        seconds = sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
     if not math.isfinite(seconds):
         raise UsageError(f"{option}: found {text!r}, expected a duration such as 600s, 10m or 24h")
     return seconds
@@ -48,6 +54,6 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.3g} s"
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
-    if seconds < 48 * 3600:
+    if seconds < 100 * 3600:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
-    return f"{seconds / 86400:.1f} d"
+    return f"{seconds / 3600:.0f} h"

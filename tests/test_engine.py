@@ -136,11 +136,11 @@ def test_a_saved_engine_json_and_a_plan_are_read(tmp_path: Path) -> None:
     [
         ("", ": found NoneType, expected a mapping of engine settings"),
         ("- 1\n- 2\n", ": found list, expected a mapping of engine settings"),
-        ("max-num-seqs: '16'", ": max-num-seqs: found '16', expected a whole number"),
+        ("max-num-seqs: 'many'", ": max-num-seqs: found 'many', expected a whole number"),
         ("max-num-seqs: 16.0", ": max-num-seqs: found 16.0, expected a whole number"),
         ("max-num-seqs: true", ": max-num-seqs: found True, expected a whole number"),
         ("max-num-seqs: null", ": max-num-seqs: found None, expected a whole number"),
-        ("max_model_len: 8k", ": max_model_len: found '8k', expected a whole number"),
+        ("max_model_len: 8kk", ": max_model_len: found '8kk', expected a whole number"),
         ("max_model_len: [8192]", ": max_model_len: found list, expected a whole number"),
         ("max_model_len: {a: 1}", ": max_model_len: found dict, expected a whole number"),
         (
@@ -182,3 +182,12 @@ def test_a_reference_bomb_is_one_short_line(tmp_path: Path) -> None:
 def test_large_engine_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found more than 1048576 bytes, expected an engine file of at most"):
         settings_of(tmp_path, "#" * ((1 << 20) + 1))
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"), [("8k", 8000), ("8K", 8192), ("'4096'", 4096), ("1M", 1 << 20)]
+)
+def test_limits_as_vllm_lets_people_write_them(tmp_path: Path, written: str, tokens: int) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(f"max-model-len: {written}\n", encoding="utf-8")
+    assert read_engine_settings(path) == {"max_model_len": tokens}

@@ -19,7 +19,7 @@ from ladder_opt.cli.options import (
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, clamp, default_ladders, parse_rungs
 from ladder_opt.plan.plan import Plan, read_plan
 from ladder_opt.plan.resolve import resolve_plan
@@ -52,15 +52,21 @@ def run(
         if not traces:
             raise UsageError("found no ladders, expected PLAN.json, or --num-seqs and --num-blocks")
         plan_path = traces.pop()
-    plan = None if plan_path is None else read_plan(plan_path)
+    plan = None if plan_path is None else _plan(plan_path)
     engine = engine_options.engine(None if plan is None else plan.to_engine())
     ladders, clamped = _ladders(plan, plan_path, engine, num_seqs, num_blocks)
+    cost = cost_options.cost()
+    if plan is not None and plan.provenance.cost_sha256 != cost.sha256():
+        clamped.append(
+            f"priced with cost model {cost.name} (kernel {cost.kernel}), the plan was made with "
+            f"{plan.provenance.cost_name or 'another'} (kernel {plan.kernel})"
+        )
     with progress_bar() as progress:
         traffic = load_traffic(traces, steps, read, engine)
         result = evaluate(
             traffic.source,
             ladders,
-            cost_options.cost(),
+            cost,
             engine=engine,
             options=solve_options(restarts),
             replay_options=load.replay_options(),
@@ -77,6 +83,19 @@ def run(
 
         console().print(plan_text(result, path=None if plan_path is None else str(plan_path)))
     return exit_code(strict=restarts.strict, warnings=result.warnings)
+
+
+def _plan(path: Path) -> Plan:
+    try:
+        return read_plan(path)
+    except InputError as error:
+        raise InputError(
+            error.found,
+            f"{error.expected} (of the files named, the last is the plan)",
+            path=error.path,
+            line=error.line,
+            column=error.column,
+        ) from None
 
 
 def _ladders(

@@ -18,6 +18,7 @@ import typer
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import UsageError
+from ladder_opt.files import sha256_of
 from ladder_opt.ladder import parse_rungs
 from ladder_opt.occupancy.steps_file import read_steps
 from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
@@ -332,6 +333,14 @@ class Traffic:
     notes: tuple[str, ...]
 
 
+def _input(path: Path, trace: Trace) -> TraceSource:
+    """The file that was read, though a canonical one names those it was made from."""
+    if len(trace.sources) == 1 and trace.sources[0].path == str(path):
+        return trace.sources[0]
+    rows = len(trace) + sum(trace.set_aside.values())
+    return TraceSource(path=str(path), sha256=sha256_of(path), rows=rows, format="ladder_opt")
+
+
 def load_traffic(
     traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, engine: Engine
 ) -> Traffic:
@@ -350,7 +359,7 @@ def load_traffic(
     loaded = [read.read(path) for path in traces or []]
     return Traffic(
         source=loaded,
-        inputs=tuple(source for trace in loaded for source in trace.sources),
+        inputs=tuple(_input(path, trace) for path, trace in zip(traces or [], loaded, strict=True)),
         warnings=(),
         notes=tuple(note for trace in loaded for note in trace.notes),
     )

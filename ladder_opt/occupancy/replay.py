@@ -190,7 +190,7 @@ def _check_options(
         raise UsageError(f"replicas: found {replicas}, expected 1 or more")
     if concurrency is None and any(trace.arrival_seconds is None for trace in inputs):
         raise UsageError(
-            "concurrency: found none, expected a number, for the trace holds lengths without arrivals"
+            "--concurrency: found none, expected a number, for the trace holds lengths without arrivals"
         )
 
 

@@ -73,6 +73,7 @@ class SolveOptions:
         return Limits(
             max_variants=self.max_variants,
             max_compile_seconds=self.warmup_budget_seconds - cost.startup_seconds,
+            startup_seconds=cost.startup_seconds,
             guard=self.guard,
         )
 

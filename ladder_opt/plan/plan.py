@@ -137,6 +137,15 @@ class PlanAlternative(_Part):
     num_variants: Count
 
 
+class PlanUnlimited(_Part):
+    """What the best ladders without --max-variants and --warmup-budget would cost on the same steps."""
+
+    objective_seconds: Amount
+    saves_seconds: Number
+    warmup_seconds: Amount
+    num_variants: Count
+
+
 class PlanResult(PlanPrice):
     """The plan's price, and how good it is known to be."""
 
@@ -148,6 +157,7 @@ class PlanResult(PlanPrice):
     dead_variants: tuple[tuple[Rung, Rung], ...] = ()
     evidence: PlanEvidence | None = None
     alternative: PlanAlternative | None = None
+    unlimited: PlanUnlimited | None = None
 
 
 class PlanBaseline(PlanPrice):
@@ -176,6 +186,7 @@ class PlanProvenance(_Part):
     cost_sha256: str
     cost_name: str | None = None
     replay: dict[str, Any] | None = None
+    asked: dict[str, Any] | None = None
 
 
 class PlanEngine(_Part):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -46,6 +47,7 @@ class _Outcome:
     rounds: dict[str, Any]
     unguarded: SolveResult | None = None
     alternative: dict[str, Any] | None = None
+    unlimited: dict[str, Any] | None = None
 
 
 def tune(
@@ -114,6 +116,7 @@ def tune(
         rounds={"rounds": last.rounds, "settled": last.settled},
         unguarded=_without_guard(task, last, pins),
         alternative=_alternative(task, last, pins),
+        unlimited=_unlimited(task, last, pins),
     )
     return _assemble(outcome, inputs)
 
@@ -211,10 +214,11 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
         notes.append(f"requests set aside: {counts}")
     span = replay.longest_span_seconds
     if span > 0 and replay.end_seconds > _BEHIND_SHARE * span + _BEHIND_SECONDS:
+        times = replay.end_seconds / span
         notes.append(
-            f"the engine falls behind: the last request ends {replay.end_seconds / span:.2g} times the "
+            f"the engine falls behind: the last request ends {times:.{0 if times > 10 else 1}f} times the "
             "trace's span after its start, and server starts are charged for that span alone; "
-            "more --replicas, or a lower --rate-scale, would keep up"
+            f"it would take about --replicas {math.ceil(replay.busy_seconds / span)} to keep up"
         )
     return notes
 
@@ -240,20 +244,36 @@ def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None
 
 def _alternative(task: Task, last: Round, pins: Ladders) -> dict[str, Any] | None:
     """The other structure on the same steps, within the same limits; None where it is not to be had."""
-    if last.solved is None or pins.num_blocks:
+    if pins.num_blocks:
         return None
     other: Structure = "product" if task.options.structure == "ragged" else "ragged"
-    asked = replace(task, options=replace(task.options, structure=other))
+    found = _solved_otherwise(task, last, pins, replace(task.options, structure=other))
+    return None if found is None else {"structure": other, **found}
+
+
+def _unlimited(task: Task, last: Round, pins: Ladders) -> dict[str, Any] | None:
+    """What the budgets cost; None where there are none."""
+    options = task.options
+    if options.max_variants is None and options.warmup_budget_seconds is None:
+        return None
+    return _solved_otherwise(
+        task, last, pins, replace(options, max_variants=None, warmup_budget_seconds=None)
+    )
+
+
+def _solved_otherwise(task: Task, last: Round, pins: Ladders, options: SolveOptions) -> dict[str, Any] | None:
+    """Another solve on the same steps, and what it would save beyond the plan."""
+    if last.solved is None:
+        return None
     try:
-        solved = asked.solve(last.steps, last.replay, pins)
+        solved = replace(task, options=options).solve(last.steps, last.replay, pins)
     except SolveError:
-        return None  # out of time within limits; the plan itself stands
+        return None  # none found in time; the plan itself stands
     if solved is None:
         return None
     restarts = task.restarts(last.replay)
     price = price_ladders(last.steps, task.engine, task.cost, solved.ladders, restarts=restarts)
     return {
-        "structure": other,
         "status": str(solved.status),
         "objective_seconds": price.objective_seconds,
         "saves_seconds": last.solved.objective_seconds - price.objective_seconds,
@@ -287,7 +307,10 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     task, price, solved = outcome.task, outcome.price, outcome.solved
     ladders = price.ladders
     baselines = price_baselines(outcome.steps, task.engine, task.cost, restarts=price.restarts)
-    verdict = _judge(price, dict(baselines).get("default"), task.options.min_gain)
+    default = dict(baselines).get("default")
+    if default is not None and not is_within(default, outcome.limits):
+        default = None  # not to be had within the limits, so nothing to keep
+    verdict = _judge(price, default, task.options.min_gain)
     warnings = list(outcome.warnings)
     if verdict == "not-used":
         warnings.append(_why_not_used(task.engine))
@@ -316,6 +339,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "dead_variants": [list(pair) for pair in price.dead_variants],
                 "evidence": _evidence(outcome),
                 "alternative": outcome.alternative,
+                "unlimited": outcome.unlimited,
             },
             "baselines": [
                 {
@@ -338,9 +362,19 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "cost_sha256": task.cost.sha256(),
                 "cost_name": task.cost.name,
                 "replay": replay,
+                "asked": _asked(task),
             },
         }
     )
+
+
+def _asked(task: Task) -> dict[str, Any]:
+    """The options of the run; what was left to its default too."""
+    options = asdict(task.options)
+    options["num_seqs"], options["num_blocks"] = list(options["num_seqs"]), list(options["num_blocks"])
+    options.pop("time_limit_seconds")
+    replayed = asdict(task.replay_options) if task.replays_traces else {}
+    return {**options, **replayed, "startup_seconds": task.cost.startup_seconds}
 
 
 def _sources(source: Source) -> list[TraceSource]:

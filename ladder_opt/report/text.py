@@ -45,6 +45,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             "",
             _rungs(plan),
             _dead(plan),
+            _unlimited(plan),
             _alternative(plan),
             _evidence(plan),
         ]
@@ -128,22 +129,41 @@ def _headline(plan: Plan) -> RenderableType:
     result = plan.result
     default = plan.default
     text = Text()
-    text.append(_VERDICTS[plan.verdict], style="bold")
+    evaluated = result.status == "evaluated" and plan.verdict != "not-used"
+    text.append("evaluated as given" if evaluated else _VERDICTS[plan.verdict], style="bold")
     if plan.verdict != "not-used" and default is not None and default.objective_seconds > 0:
         saved = default.objective_seconds - result.objective_seconds
         text.append(
             f"; {'saves' if saved >= 0 else 'costs'} {duration_text(abs(saved))} "
-            f"({abs(saved) / default.objective_seconds:.2%}) against the default"
+            f"({abs(saved) / default.objective_seconds:.2%}) against the default ladders"
         )
-    steps = result.steps
-    text.append(
-        f"\n{steps.total:,.0f} decode steps, {steps.batched:,.0f} of them batched; "
-        f"{result.restarts:.4g} restarts charged"
-    )
-    replay = plan.provenance.replay
-    if replay and "rounds" in replay:
-        text.append(f"; {replay['rounds']} rounds of replay and solve")
+        if not default.within_limits:
+            text.append(", which are over the limits")
+    for line in _context(plan):
+        text.append(f"\n{line}")
     return text
+
+
+def _context(plan: Plan) -> list[str]:
+    """What the numbers are of: traffic, engine, prices, and how much of the work they cover."""
+    engine, result, replay = plan.engine, plan.result, plan.provenance.replay or {}
+    asked = plan.provenance.asked or {}
+    replicas = asked.get("replicas", 1)
+    engines = f"{replicas} engines" if replicas > 1 else "one engine"
+    limits = (
+        f"{engine.max_num_seqs} sequences, {engine.max_model_len:,} tokens, blocks of {engine.block_size}"
+    )
+    traffic = f"{replay['requests']:,} requests on {engines}" if "requests" in replay else "a steps histogram"
+    lines = [
+        f"{traffic} ({limits}); cost model {plan.provenance.cost_name or 'unnamed'}, kernel {plan.kernel}"
+    ]
+    steps = result.steps
+    work = f"{steps.total:,.0f} decode steps, {steps.batched:,.0f} of them batched"
+    if replay.get("busy_seconds"):
+        work += f", {result.step_seconds / replay['busy_seconds']:.0%} of the engines' busy time"
+    if "rounds" in replay:
+        work += f"; {replay['rounds']} rounds of replay and solve"
+    return [*lines, work]
 
 
 def _ladders(plan: Plan) -> RenderableType:
@@ -154,8 +174,15 @@ def _ladders(plan: Plan) -> RenderableType:
         table.add_row("num_blocks", Text(_joined(plan.num_blocks)))
     for rung, blocks in (plan.ragged or {}).items():
         table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
+    asked = plan.provenance.asked or {}
+    limited = any(
+        asked.get(name)
+        for name in ("max_variants", "warmup_budget_seconds", "guard", "num_seqs", "num_blocks")
+    )
     if result.status == "optimal":
-        proof = "optimal, proven: no pair of ladders costs less"
+        proof = (
+            f"optimal, proven: no ladders {'that keep to the limits asked for ' if limited else ''}cost less"
+        )
     elif result.status == "feasible":
         proof = f"feasible: at most {result.gap:.3%} above the optimum ({result.stop_reason})"
     else:
@@ -170,15 +197,22 @@ def _joined(rungs: Sequence[int]) -> str:
 
 def _comparison(plan: Plan) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    table.add_column("ladders")
+    table.add_column("ladders", no_wrap=True)
     for name in ("rungs", "variants", "warm-up", "step time", "objective", "vs default", "overpay"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     default = plan.default
     rows: list[tuple[str, Sequence[int], Sequence[int], PlanPrice, bool]] = [
         ("plan", plan.num_seqs, plan.num_blocks, plan.result, True)
     ]
-    rows += [(b.name, b.num_seqs, b.num_blocks, b, b.within_limits) for b in plan.baselines]
+    named: dict[tuple[Sequence[int], Sequence[int]], list[str]] = {}
+    for baseline in plan.baselines:
+        named.setdefault((baseline.num_seqs, baseline.num_blocks), []).append(baseline.name)
+    rows += [
+        (", ".join(named[b.num_seqs, b.num_blocks]), b.num_seqs, b.num_blocks, b, b.within_limits)
+        for b in plan.baselines
+        if named[b.num_seqs, b.num_blocks][0] == b.name
+    ]
     for name, seqs, blocks, price, within in rows:
         change = ""
         if default is not None and default.objective_seconds > 0:
@@ -188,14 +222,30 @@ def _comparison(plan: Plan) -> RenderableType:
             f"{len(seqs)} x {len(blocks)}",
             f"{price.num_variants:,}",
             duration_text(price.warmup_seconds),
-            duration_text(price.step_seconds),
-            f"{price.objective_seconds:,.1f} s",
+            _hours(price.step_seconds),
+            _hours(price.objective_seconds),
             change,
             f"{price.gathers.overpay:.1%}",
-            "" if within else "over the limits",
+            "" if within else "over limits",
             style="bold" if name == "plan" else None,
         )
-    return table
+    asked = plan.provenance.asked or {}
+    startup = asked.get("startup_seconds", 0.0)
+    less = f" - {duration_text(startup)} of start-up that no ladder changes" if startup else ""
+    starts = f"{plan.result.restarts:.4g} server start{'' if plan.result.restarts == 1 else 's'}"
+    return Group(
+        table,
+        Text(
+            f"objective = step time of batched decode + {starts} x (warm-up{less}); overpay: pages gathered "
+            "above the ragged floor; pow2 to uniform: the Spyre plugin's KV presets as block ladders",
+            style="dim",
+        ),
+    )
+
+
+def _hours(seconds: float) -> str:
+    """A duration that stands beside others of its size: in hours from one hour on."""
+    return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} h"
 
 
 def _waste(plan: Plan) -> RenderableType:
@@ -267,6 +317,16 @@ def _alternative(plan: Plan) -> RenderableType:
     )
 
 
+def _unlimited(plan: Plan) -> RenderableType:
+    free = plan.result.unlimited
+    if free is None:
+        return Text("")
+    return Text(
+        f"the budget costs {duration_text(max(0.0, free.saves_seconds))}: without it the best has "
+        f"{free.num_variants} variants and a warm-up of {duration_text(free.warmup_seconds)}"
+    )
+
+
 def _evidence(plan: Plan) -> RenderableType:
     evidence = plan.result.evidence
     if evidence is None:
@@ -296,8 +356,11 @@ def _padding(padding: PlanPadding) -> str:
 def _next_step(plan: Plan, path: str | None) -> RenderableType:
     if plan.verdict == "not-used":
         return Text("next: nothing to load")
-    name = path or "PLAN.json"
-    return Text(f"next: ladder-opt export {name} --format env")
+    if plan.verdict == "keep-default":
+        return Text("next: nothing to change")
+    if path is None:
+        return Text("next: name a file with -o PLAN.json, then ladder-opt export PLAN.json --format env")
+    return Text(f"next: ladder-opt export {path} --format env")
 
 
 def check_text(report: dict[str, Any]) -> RenderableType:

@@ -4,8 +4,8 @@ A sweep of weights finds the points on the convex hull and misses those inside i
 hull, from A to B (compile seconds w_A < w_B, step seconds t_A > t_B), is searched to its end, from left to
 right:
 
-* At the slope R = (t_A - t_B) / (w_B - w_A), a point that nothing known dominates lies under one of the corners
-  between known neighbours, (t_i, w_{i+1}), so its value t + R*w is below the largest corner value.
+* At the slope R = (t_A - t_B) / (w_B - w_A), a point that nothing known dominates lies under one of the
+  corners between known neighbours, (t_i, w_{i+1}), so its value t + R*w is below the largest corner value.
 * The depth-first search of the product solver, with multipliers raised at restarts = R and that corner value
   as its threshold, visits every num_seqs ladder that may have such a point, and for each of them the labels
   of `_axis_kernel.pareto_ladders` are all block ladders that none beats in both.

@@ -85,13 +85,17 @@ def _solve_ragged(problem: LadderProblem, time_limit_seconds: float) -> SolveRes
 
 def _check_limits(limits: Limits, least_variants: int, least_seconds: float) -> None:
     """Say the least that would do."""
+    guarded = "" if limits.guard is None else f" with --guard {limits.guard:g}"
     if limits.max_variants is not None and limits.max_variants < least_variants:
-        raise SolveError(f"--max-variants: found {limits.max_variants}, expected at least {least_variants}")
+        raise SolveError(
+            f"--max-variants: found {limits.max_variants}, expected at least {least_variants}{guarded}"
+        )
     budget = limits.max_compile_seconds
     if budget is not None and least_seconds > budget * (1 + 1e-9):
         raise SolveError(
-            f"--warmup-budget: found {budget:.6g} s for compiles, expected at least {least_seconds:.6g} s "
-            "besides the start-up"
+            f"--warmup-budget: found {budget + limits.startup_seconds:.6g} s, "
+            f"expected at least {least_seconds + limits.startup_seconds:.6g} s "
+            f"({limits.startup_seconds:.6g} s of start-up and {least_seconds:.6g} s of compiles{guarded})"
         )
 
 

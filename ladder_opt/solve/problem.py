@@ -71,6 +71,7 @@ class Limits:
         max_variants: distinct batched decode variants; None for no limit.
         max_compile_seconds: sum of their compile seconds (a warm-up budget less the start-up); None for
             no limit.
+        startup_seconds: the part of a warm-up that max_compile_seconds leaves out, for messages alone.
         guard: no size is padded by more than this factor on either axis (each rung <= guard * (rung below
             + 1)); None for no limit.
     """
@@ -78,6 +79,7 @@ class Limits:
     max_variants: int | None = None
     max_compile_seconds: float | None = None
     guard: float | None = None
+    startup_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_variants is not None and self.max_variants < 1:

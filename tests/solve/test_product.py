@@ -216,7 +216,7 @@ def test_infeasible_limits_say_the_least_that_would_do() -> None:
     pins = Ladders((4, engine.max_num_seqs), (1, engine.max_num_blocks))
     with pytest.raises(SolveError, match="--max-variants: found 2, expected at least 4"):
         solve_ladders(steps, engine, cost, restarts=1.0, pins=pins, limits=Limits(max_variants=2))
-    with pytest.raises(SolveError, match=r"--warmup-budget: found 0\.001 s for compiles, expected at least"):
+    with pytest.raises(SolveError, match=r"--warmup-budget: found 0\.001 s, expected at least"):
         solve_ladders(steps, engine, cost, restarts=1.0, limits=Limits(max_compile_seconds=0.001))
 
 
