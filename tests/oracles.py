@@ -45,21 +45,25 @@ def price(instance: Instance, seqs: tuple[int, ...], blocks: tuple[int, ...]) ->
         total += weight * (base + per_seq * s + per_iteration * iterations + per_gather * gathers)
     compile_base, compile_it, compile_sq = instance.compile
     variants = {}
-    for s in seqs:
-        for m in blocks:
-            held = instance.usable_kv_blocks == float("inf") or any(
-                (n - 1) + b <= instance.usable_kv_blocks
-                for n in range(instance.min_batched_seqs, s + 1)
-                for b in range(1, m + 1)
-                if next(r for r in seqs if r >= n) == s and next(r for r in blocks if r >= b) == m
-            )
-            variant, iterations, _ = shape(instance.kernel, s, m)
-            if held:
-                variants[variant] = instance.graphs * (
-                    compile_base + compile_it * iterations + compile_sq * iterations**2
-                )
+    for s, m in _pairs_in_use(instance, seqs, blocks):
+        variant, iterations, _ = shape(instance.kernel, s, m)
+        variants[variant] = instance.graphs * (
+            compile_base + compile_it * iterations + compile_sq * iterations**2
+        )
     compiles = sum(variants.values())
     return total + instance.restarts * compiles, len(variants), compiles
+
+
+def _pairs_in_use(instance: Instance, seqs: tuple[int, ...], blocks: tuple[int, ...]) -> set[tuple[int, int]]:
+    """Rung pairs that some batch in the pool is padded to (one sequence of b blocks, the others of one)."""
+    if instance.usable_kv_blocks == float("inf"):
+        return set(itertools.product(seqs, blocks))
+    return {
+        (next(r for r in seqs if r >= n), next(r for r in blocks if r >= b))
+        for n in range(instance.min_batched_seqs, seqs[-1] + 1)
+        for b in range(1, blocks[-1] + 1)
+        if (n - 1) + b <= instance.usable_kv_blocks
+    }
 
 
 def ladders(low: int, top: int) -> Iterator[tuple[int, ...]]:
