@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ladder_opt.occupancy.replay import Replay, simulate
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
     from ladder_opt.plan.export import export_plan
+    from ladder_opt.plan.frontier import Frontier, frontier
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "CostModel": "cost.model",
     "Engine": "engine",
+    "Frontier": "plan.frontier",
     "InputError": "errors",
     "InternalError": "errors",
     "LadderOptError": "errors",
@@ -59,6 +61,7 @@ _MODULE_OF = {
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
+    "frontier": "plan.frontier",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ladder_opt.occupancy.replay import Replay
+from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.plan import Plan, PlanPadding, PlanPrice, PlanRung
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text
@@ -374,3 +375,37 @@ def check_text(report: dict[str, Any]) -> RenderableType:
         table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
     table.add_row("variants", f"{report['num_variants']:,}")
     return table
+
+
+_FRONTIER_ROWS = 12
+
+
+def frontier_text(frontier: Frontier) -> RenderableType:
+    """A small table of a frontier: its ends, its knee, the point that the restarts choose, some between."""
+    count = len(frontier)
+    spread = {round(index * (count - 1) / (_FRONTIER_ROWS - 1)) for index in range(_FRONTIER_ROWS)}
+    table = Table(box=None, pad_edge=False)
+    for name in ("warm-up", "step time", "variants", "rungs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for index in sorted(spread | {frontier.knee, frontier.chosen}):
+        price = frontier.prices[index]
+        marks = [
+            name for name, at in (("knee", frontier.knee), ("least in all", frontier.chosen)) if at == index
+        ]
+        table.add_row(
+            duration_text(price.warmup_seconds),
+            _hours(price.step_seconds),
+            f"{price.num_variants:,}",
+            f"{len(price.ladders.num_seqs)} x {len(price.ladders.num_blocks)}",
+            ", ".join(marks),
+        )
+    whole = "complete: no other is left out" if frontier.complete else "the best known, not complete"
+    before = frontier.minute_before(frontier.chosen)
+    lines = [
+        f"{count:,} Pareto-optimal pairs of ladders ({whole}); {len(table.rows)} of them:",
+        f"at {frontier.restarts:.4g} server starts the next minute of warm-up would save "
+        f"{duration_text(frontier.minute_after(frontier.chosen))} of step time"
+        + ("" if before is None else f", and the last one saved {duration_text(before)}"),
+    ]
+    return Group(Text(lines[0]), "", table, "", Text(lines[1]))

@@ -110,3 +110,27 @@ def lower_bound(steps: StepHistogram, engine: Engine, cost: CostModel, *, restar
     if not engine.batches_decodes:
         return 0.0
     return ragged_bound(build_problem(steps, engine, cost, restarts=restarts))
+
+
+def solve_frontier_of(
+    steps: StepHistogram,
+    engine: Engine,
+    cost: CostModel,
+    *,
+    guard: float | None = None,
+    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
+    progress: Callable[[float], None] | None = None,
+) -> tuple[list[Ladders], bool]:
+    """Every pair of ladders that none beats in both compile seconds and step seconds, by compile seconds.
+
+    Returns:
+        The ladders, and whether they are complete.
+
+    Raises:
+        InputError: the histogram or a measured table does not go with the engine.
+    """
+    from ladder_opt.solve._frontier import ladders_of, solve_frontier  # noqa: PLC0415  (numba)
+
+    problem = build_problem(steps, engine, cost, restarts=1.0, limits=Limits(guard=guard))
+    points, complete = solve_frontier(problem, time_limit_seconds=time_limit_seconds, progress=progress)
+    return [ladders_of(problem, point) for point in points], complete

@@ -1,0 +1,64 @@
+"""`ladder-opt frontier`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder_opt.cli.options import (
+    CostOptions,
+    EngineOptions,
+    LimitOptions,
+    LoadOptions,
+    ReadOptions,
+    RestartOptions,
+    StepsOptions,
+    load_traffic,
+    solve_options,
+)
+from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.files import check_output, write_text
+from ladder_opt.plan.frontier import frontier
+
+
+def run(
+    *,
+    engine_options: EngineOptions,
+    cost_options: CostOptions,
+    steps: StepsOptions,
+    read: ReadOptions,
+    load: LoadOptions,
+    restarts: RestartOptions,
+    limits: LimitOptions,
+    traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Every point, as CSV.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every point as JSON.")] = False,
+) -> int:
+    """Every pair of ladders that none beats in both warm-up and step time."""
+    engine = engine_options.engine()
+    if output is not None:
+        check_output(output)
+    with progress_bar() as progress:
+        traffic = load_traffic(traces, steps, read, engine)
+        found = frontier(
+            traffic.source,
+            cost_options.cost(),
+            engine=engine,
+            options=solve_options(restarts, limits),
+            replay_options=load.replay_options(),
+            warnings=traffic.warnings,
+            progress=progress,
+        )
+    warn(traffic.notes, label="note")
+    warn(found.warnings)
+    if output is not None:
+        write_text(output, found.to_frame().to_csv(index=False, lineterminator="\n"))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        from ladder_opt.report.text import console, frontier_text  # noqa: PLC0415
+
+        console().print(frontier_text(found))
+    return exit_code(strict=restarts.strict, warnings=found.warnings)

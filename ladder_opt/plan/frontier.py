@@ -1,0 +1,210 @@
+"""The warm-up frontier of traffic: every pair of ladders that none beats in both warm-up and step time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ladder_opt.cost.model import CostModel, read_cost_model
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InternalError, UsageError
+from ladder_opt.ladder import Ladders
+from ladder_opt.plan.options import ReplayOptions, SolveOptions
+from ladder_opt.plan.rounds import Progress, Source, Task, settle
+from ladder_opt.solve.api import solve_frontier_of
+from ladder_opt.solve.price import LadderPrice, price_ladders
+from ladder_opt.solve.verify import check_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ladder_opt.occupancy.histogram import StepHistogram
+
+_CHECKED_IN_FULL = 25  # points that the plain checker prices too; the others are priced by `price_ladders`
+_MINUTE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier:
+    """Points by warm-up; step time falls as warm-up rises.
+
+    Attributes:
+        prices: each point's ladders, priced.
+        complete: whether no other Pareto-optimal point exists.
+        knee: index of the point farthest below the straight line between the ends, both axes scaled to 1.
+        chosen: index of the point with the least step seconds + restarts * compile seconds.
+        restarts: server starts charged for that.
+        warnings: what a person should know.
+    """
+
+    prices: tuple[LadderPrice, ...]
+    complete: bool
+    knee: int
+    chosen: int
+    restarts: float
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.prices)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each point: warm-up, step seconds, variants, ladders, marks."""
+        import pandas as pd  # noqa: PLC0415
+
+        return pd.DataFrame(
+            {
+                "warmup_seconds": [price.warmup_seconds for price in self.prices],
+                "step_seconds": [price.step_seconds for price in self.prices],
+                "num_variants": [price.num_variants for price in self.prices],
+                "num_seqs": [" ".join(map(str, price.ladders.num_seqs)) for price in self.prices],
+                "num_blocks": [" ".join(map(str, price.ladders.num_blocks)) for price in self.prices],
+                "knee": [index == self.knee for index in range(len(self))],
+                "chosen": [index == self.chosen for index in range(len(self))],
+            }
+        )
+
+    def best_within(self, warmup_seconds: float) -> LadderPrice | None:
+        """The least step time that a warm-up allows."""
+        allowed = [price for price in self.prices if price.warmup_seconds <= warmup_seconds * (1 + 1e-12)]
+        return allowed[-1] if allowed else None
+
+    def minute_after(self, index: int) -> float:
+        """Step seconds that one more minute of warm-up would save at a point."""
+        here = self.prices[index]
+        better = self.best_within(here.warmup_seconds + _MINUTE_SECONDS)
+        return 0.0 if better is None else here.step_seconds - better.step_seconds
+
+    def minute_before(self, index: int) -> float | None:
+        """Step seconds that the last minute of warm-up saved; None where there was no less to be had."""
+        here = self.prices[index]
+        cheaper = self.best_within(here.warmup_seconds - _MINUTE_SECONDS)
+        return None if cheaper is None else cheaper.step_seconds - here.step_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "complete": self.complete,
+            "restarts": self.restarts,
+            "knee": self.knee,
+            "chosen": self.chosen,
+            "next_minute_saves_seconds": self.minute_after(self.chosen),
+            "last_minute_saved_seconds": self.minute_before(self.chosen),
+            "points": [
+                {
+                    "warmup_seconds": price.warmup_seconds,
+                    "step_seconds": price.step_seconds,
+                    "num_variants": price.num_variants,
+                    "num_seqs": list(price.ladders.num_seqs),
+                    "num_blocks": list(price.ladders.num_blocks),
+                }
+                for price in self.prices
+            ],
+            "warnings": list(self.warnings),
+        }
+
+
+def frontier(
+    source: Source,
+    cost: CostModel | None = None,
+    *,
+    engine: Engine | None = None,
+    options: SolveOptions | None = None,
+    replay_options: ReplayOptions | None = None,
+    warnings: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Frontier:
+    """Every Pareto-optimal pair of ladders, on the steps that the best one leads to.
+
+    Args:
+        source: a histogram, a replay, or traces (replayed to a fixed point, as `tune` does).
+        cost: prices; default: the built-in model.
+        engine: the limits; default: `Engine()`.
+        options: restarts choose the point that is marked; pins and guard hold for every point; budgets leave
+            out the points beyond them; ragged structure is refused.
+        replay_options: how traces are replayed.
+        warnings: warnings from reading the input.
+        progress: told what is being done.
+
+    Raises:
+        UsageError: options out of range, an engine that batches nothing, or a pinned axis.
+        InputError: traffic that does not go with the engine.
+    """
+    task = Task(
+        source=source,
+        engine=engine or Engine(),
+        cost=cost or read_cost_model(),
+        options=options or SolveOptions(),
+        replay_options=replay_options or ReplayOptions(),
+        progress=progress,
+    )
+    if task.options.structure != "product":
+        raise UsageError(f"--structure: found {task.options.structure!r}, expected 'product' for a frontier")
+    if not task.engine.batches_decodes:
+        raise UsageError(
+            f"max_num_seqs: found {task.engine.max_num_seqs}, "
+            f"expected {task.engine.min_batched_seqs} or more: batched decode never runs"
+        )
+    if task.options.num_seqs or task.options.num_blocks:
+        raise UsageError("--num-seqs, --num-blocks: found a pinned axis, expected none for a frontier")
+    last = settle(task, Ladders((), ()))
+    restarts = task.restarts(last.replay)
+    limits = task.options.limits(task.cost)
+    ladders, complete = solve_frontier_of(
+        last.steps,
+        task.engine,
+        task.cost,
+        guard=limits.guard,
+        time_limit_seconds=task.options.time_limit_seconds,
+        progress=None if progress is None else lambda share: progress("frontier", share),
+    )
+    prices = [price_ladders(last.steps, task.engine, task.cost, each, restarts=restarts) for each in ladders]
+    _check(last.steps, task, prices)
+    if limits.max_variants is not None:
+        prices = [price for price in prices if price.num_variants <= limits.max_variants]
+    if limits.max_compile_seconds is not None:
+        most = limits.max_compile_seconds * (1 + 1e-9)
+        prices = [price for price in prices if price.compile_seconds <= most]
+    notes = list(warnings)
+    if not complete:
+        notes.append(
+            f"not complete within {task.options.time_limit_seconds:g} s: the points are the best known, "
+            "and others may lie between them"
+        )
+    return Frontier(
+        prices=tuple(prices),
+        complete=complete,
+        knee=_knee(prices),
+        chosen=min(range(len(prices)), key=lambda index: prices[index].objective_seconds),
+        restarts=restarts,
+        warnings=tuple(notes),
+    )
+
+
+def _check(steps: StepHistogram, task: Task, prices: Sequence[LadderPrice]) -> None:
+    for before, after in itertools.pairwise(prices):
+        if not (before.compile_seconds < after.compile_seconds and before.step_seconds > after.step_seconds):
+            raise InternalError(f"{before.ladders} and {after.ladders} are no two points of a frontier")
+    for index in np.unique(np.linspace(0, len(prices) - 1, min(_CHECKED_IN_FULL, len(prices))).astype(int)):
+        price = prices[index]
+        check_result(
+            steps,
+            task.engine,
+            task.cost,
+            price.ladders,
+            restarts=price.restarts,
+            objective_seconds=price.objective_seconds,
+            guard=task.options.guard,
+        )
+
+
+def _knee(prices: Sequence[LadderPrice]) -> int:
+    warmup = np.array([price.warmup_seconds for price in prices])
+    steps = np.array([price.step_seconds for price in prices])
+    if len(prices) < 3 or np.ptp(warmup) == 0 or np.ptp(steps) == 0:
+        return 0
+    below = 1 - (warmup - warmup[0]) / np.ptp(warmup) - (steps - steps[-1]) / np.ptp(steps)
+    return int(below.argmax())
