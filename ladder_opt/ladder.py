@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,12 +33,6 @@ class Ladder:
         """The rung that `size` is padded to; None past the last one."""
         index = bisect.bisect_left(self.rungs, size)
         return self.rungs[index] if index < len(self.rungs) else None
-
-    def __len__(self) -> int:
-        return len(self.rungs)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rungs)
 
 
 @dataclass(frozen=True)

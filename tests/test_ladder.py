@@ -55,8 +55,6 @@ def test_powers_of_two_end_on_the_limit_and_no_rung_doubles_past_the_next(start:
 def test_a_size_is_padded_to_the_smallest_rung_at_least_as_large(rungs: set[int], size: int) -> None:
     ladder = Ladder(tuple(sorted(rungs)))
     assert ladder.smallest_at_least(size) == min((rung for rung in rungs if rung >= size), default=None)
-    assert list(ladder) == sorted(rungs)
-    assert len(ladder) == len(rungs)
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,16 @@ class PlanEvidence(_Part):
     guard: PlanGuard | None = None
 
 
+class PlanAbsentRung(_Part):
+    """The rung not in the plan that comes closest to paying for itself; see `solve.price.AbsentRung`."""
+
+    axis: Literal["num_seqs", "num_blocks"]
+    rung: Rung
+    saves_step_seconds: Number
+    costs_seconds: Number
+    num_variants: int
+
+
 class PlanAlternative(_Part):
     """What the other structure would cost on the same steps, within the same limits."""
 
@@ -158,6 +168,7 @@ class PlanResult(PlanPrice):
     evidence: PlanEvidence | None = None
     alternative: PlanAlternative | None = None
     unlimited: PlanUnlimited | None = None
+    best_absent_rung: PlanAbsentRung | None = None
 
 
 class PlanBaseline(PlanPrice):

@@ -21,7 +21,7 @@ from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
 from ladder_opt.solve.api import Structure, lower_bound
 from ladder_opt.solve.evidence import unseen_share, worst_padding
-from ladder_opt.solve.price import LadderPrice, price_ladders, value_rungs
+from ladder_opt.solve.price import LadderPrice, best_absent_rung, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import SolveResult, Status, relative_gap
 from ladder_opt.trace.table import Trace, TraceSource
@@ -315,6 +315,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     if verdict == "not-used":
         warnings.append(_why_not_used(task.engine))
     rungs = value_rungs(outcome.steps, task.engine, task.cost, price, pinned=outcome.pins)
+    absent = best_absent_rung(outcome.steps, task.engine, task.cost, price)
     replay = None if outcome.replay is None else outcome.replay.to_dict() | outcome.rounds
     return Plan.model_validate(
         {
@@ -340,6 +341,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "evidence": _evidence(outcome),
                 "alternative": outcome.alternative,
                 "unlimited": outcome.unlimited,
+                "best_absent_rung": None if absent is None else asdict(absent),
             },
             "baselines": [
                 {

@@ -46,9 +46,9 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             "",
             _rungs(plan),
             _dead(plan),
-            _unlimited(plan),
-            _alternative(plan),
-            _evidence(plan),
+            *_unlimited(plan),
+            *_alternative(plan),
+            *_evidence(plan),
         ]
     parts += ["", _next_step(plan, path)]
     return Group(*parts)
@@ -277,6 +277,15 @@ def _rungs(plan: Plan) -> RenderableType:
             more = f" and {len(earners) - _RUNGS_SHOWN} more" if len(earners) > _RUNGS_SHOWN else ""
             lines.append(Text(f"{axis} rungs by what they save: {shown}{more}"))
         lines += [Text(_forced(rung)) for rung in rungs if rung.forced and not rung.hits]
+    absent = plan.result.best_absent_rung
+    if absent is not None:
+        saves, costs = (duration_text(max(0.0, s)) for s in (absent.saves_step_seconds, absent.costs_seconds))
+        lines.append(
+            Text(
+                f"the next best rung, {absent.axis} {absent.rung}, would save {saves} of step time "
+                f"for {costs} of compiles ({absent.num_variants:+} variants)"
+            )
+        )
     return Group(*lines)
 
 
@@ -298,10 +307,10 @@ def _dead(plan: Plan) -> RenderableType:
     return Text(f"compiled but never used by this traffic: {count} ({shown}{more})")
 
 
-def _alternative(plan: Plan) -> RenderableType:
+def _alternative(plan: Plan) -> list[RenderableType]:
     other = plan.result.alternative
     if other is None:
-        return Text("")
+        return []
     what = (
         "a ragged plan (a block ladder for each num_seqs rung)"
         if other.structure == "ragged"
@@ -312,29 +321,32 @@ def _alternative(plan: Plan) -> RenderableType:
         if other.saves_seconds >= 0
         else (f"cost {duration_text(-other.saves_seconds)}")
     )
-    return Text(
-        f"{what} would {change} more, with {other.num_variants} variants and a warm-up of "
-        f"{duration_text(other.warmup_seconds)}"
-    )
+    return [
+        Text(
+            f"{what} would {change} more, with {other.num_variants} variants and a warm-up of "
+            f"{duration_text(other.warmup_seconds)}"
+        )
+    ]
 
 
-def _unlimited(plan: Plan) -> RenderableType:
+def _unlimited(plan: Plan) -> list[RenderableType]:
     free = plan.result.unlimited
     if free is None:
-        return Text("")
-    return Text(
-        f"the budget costs {duration_text(max(0.0, free.saves_seconds))}: without it the best has "
-        f"{free.num_variants} variants and a warm-up of {duration_text(free.warmup_seconds)}"
-    )
+        return []
+    return [
+        Text(
+            f"the budget costs {duration_text(max(0.0, free.saves_seconds))}: without it the best has "
+            f"{free.num_variants} variants and a warm-up of {duration_text(free.warmup_seconds)}"
+        )
+    ]
 
 
-def _evidence(plan: Plan) -> RenderableType:
+def _evidence(plan: Plan) -> list[RenderableType]:
     evidence = plan.result.evidence
     if evidence is None:
-        return Text("")
-    lines = [
-        f"{evidence.unseen_share:.0%} of the possible batch shapes never occurred; worst padding of any size:"
-    ]
+        return []
+    share = f"{evidence.unseen_share:.0%} of the possible batch shapes"
+    lines = [f"{share} never occurred; worst padding of any size:"]
     lines += [f"  {_padding(each)}" for each in evidence.worst_padding]
     if evidence.guard is not None:
         without = ", ".join(
@@ -344,7 +356,7 @@ def _evidence(plan: Plan) -> RenderableType:
         lines.append(
             f"the guard x{evidence.guard.factor:g} costs {cost}; without it the worst would be {without}"
         )
-    return Text("\n".join(lines))
+    return [Text("\n".join(lines))]
 
 
 def _padding(padding: PlanPadding) -> str:

@@ -9,7 +9,9 @@ where t = step_seconds[j]. Over all a the bracket is a minimum of lines with slo
 rises, at the point t[c]: the lower envelope is a stack, and a query walks along it from where the last
 one ended. Where t rises with c the walk is amortised, and an interval costs O(columns) instead of
 O(columns^2); for any other t the answer is the same and only the walk is longer. Predecessors that share
-c's variant pay no compile and are few (at most 32 // s of them): they are tried one by one.
+c's variant pay no compile and are few (at most 32 // s of them): they are tried one by one. So are those
+that a short KV pool frees of their compile, and all of them under a guard, where lines drop out at
+both ends and no stack keeps the envelope: there an interval does cost O(columns^2).
 
 A quadratic loop over all (a, c) was tried first: the same numbers, 20 times as slow at 64 columns.
 """

@@ -21,7 +21,7 @@ exact one-axis solves, within the limits.
 
 **Search** (`_search_kernel`). Depth first over num_seqs ladders, from the top or from the bottom, the
 multipliers fixed: the rungs decided share one block ladder exactly, the other rows stay relaxed. Either
-it finishes, which proves the incumbent, or both directions are given up at a number of nodes and the
+it finishes, which proves the incumbent, or both directions are given up at a number of edges and the
 multipliers are raised further. Where limits bind, the range of the number of num_seqs rungs is then split,
 each half with multipliers of its own: the relaxation keeps that number exactly, which closes most of the
 gap that limits leave.
@@ -83,7 +83,6 @@ class _Search:
     def run(self) -> tuple[float, bool]:
         """Search until proven or out of time; return (lower bound, proven)."""
         incumbent = self.incumbent
-        rows = incumbent.problem.shape[0]
         first = root_relaxation(incumbent)
         first = self.raise_bound(first, 1)
         self.ragged_bound = first.bound
@@ -113,9 +112,8 @@ class _Search:
             else:
                 tries += 1
             for part in parts:
-                if part.min_rungs <= rows:
-                    heapq.heappush(heap, (part.bound, pushed, tries, part))
-                    pushed += 1
+                heapq.heappush(heap, (part.bound, pushed, tries, part))
+                pushed += 1
         return incumbent.seconds, True
 
     def search_both_ways(self, relaxation: Relaxation, work: int) -> float | None:
@@ -239,13 +237,21 @@ def ragged_bound(problem: LadderProblem) -> float:
     return max(0.0, float(seconds))
 
 
-def least_of_limits(problem: LadderProblem) -> tuple[int, float]:
-    """The fewest variants that any ladders have, and the fewest compile seconds (not of the same ladders)."""
-    free = replace(problem, limits=Limits(), step_seconds=np.zeros_like(problem.step_seconds), restarts=1.0)
-    ones = replace(free, compile_seconds=np.ones_like(problem.compile_seconds))
-    variants = solve_product(ones, time_limit_seconds=_LEAST_TIME_SECONDS).objective_seconds
-    seconds = solve_product(free, time_limit_seconds=_LEAST_TIME_SECONDS).objective_seconds
-    return round(variants), seconds
+def least_variants(problem: LadderProblem) -> int:
+    """No ladders have fewer variants (out of time: a bound)."""
+    ones = replace(_compiles_alone(problem), compile_seconds=np.ones_like(problem.compile_seconds))
+    found = solve_product(ones, time_limit_seconds=_LEAST_TIME_SECONDS)
+    return int(np.ceil(found.lower_bound_seconds - 1e-6))
+
+
+def least_compile_seconds(problem: LadderProblem) -> float:
+    """No ladders take fewer compile seconds (out of time: a bound)."""
+    found = solve_product(_compiles_alone(problem), time_limit_seconds=_LEAST_TIME_SECONDS)
+    return found.lower_bound_seconds
+
+
+def _compiles_alone(problem: LadderProblem) -> LadderProblem:
+    return replace(problem, limits=Limits(), step_seconds=np.zeros_like(problem.step_seconds), restarts=1.0)
 
 
 def _without_idle_rungs(

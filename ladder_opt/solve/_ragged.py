@@ -109,8 +109,7 @@ def _search(problem: LadderProblem, incumbent: Incumbent) -> tuple[float, _Chain
 def _relaxed_chain(problem: LadderProblem, incumbent: Incumbent, relaxation: Relaxation) -> _Chain | None:
     """The cheapest chain at the relaxation's prices."""
     chosen = np.zeros(problem.shape[0], np.int64)
-    # A copy: what an incumbent shows to be useless here may not be dropped for the multipliers to come.
-    costs = interval_costs(replace(relaxation, alive=relaxation.alive.copy()), incumbent)
+    costs = interval_costs(relaxation, incumbent)
     _, count = dp_kernel.cheapest_rows(costs, chosen)
     if not count:
         return None
@@ -197,8 +196,8 @@ def _labels(
                 continue
             if time.perf_counter() > incumbent.deadline:
                 return None, False
-            least = threshold - ahead[i] - rest[j]
-            parts = _interval_labels(incumbent, relaxation, (i, j), threshold=least)
+            ceiling = threshold - ahead[i] - rest[j]
+            parts = _interval_labels(incumbent, relaxation, (i, j), threshold=ceiling)
             if parts is None:
                 return None, False
             for part in parts:

@@ -49,13 +49,12 @@ def solve_ladders(
         InputError: the histogram or a measured table does not go with the engine.
         InternalError: the independent check disagrees with the solver.
     """
-    from ladder_opt.solve._product import least_of_limits, solve_product  # noqa: PLC0415  (numba loads on first use)
+    from ladder_opt.solve._product import solve_product  # noqa: PLC0415  (numba loads on first use)
 
     limits = limits or Limits()
     problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins)
-    if limits.max_variants is not None or limits.max_compile_seconds is not None:
-        least_variants, least_seconds = least_of_limits(problem)
-        _check_limits(limits, least_variants, least_seconds)
+    if structure == "product":
+        _check_limits(problem, limits)
     if structure == "ragged":
         result = _solve_ragged(problem, time_limit_seconds)
     else:
@@ -83,19 +82,21 @@ def _solve_ragged(problem: LadderProblem, time_limit_seconds: float) -> SolveRes
     return solve_ragged(problem, time_limit_seconds=time_limit_seconds)
 
 
-def _check_limits(limits: Limits, least_variants: int, least_seconds: float) -> None:
+def _check_limits(problem: LadderProblem, limits: Limits) -> None:
     """Say the least that would do."""
+    from ladder_opt.solve._product import least_compile_seconds, least_variants  # noqa: PLC0415
+
     guarded = "" if limits.guard is None else f" with --guard {limits.guard:g}"
-    if limits.max_variants is not None and limits.max_variants < least_variants:
+    if limits.max_variants is not None and limits.max_variants < (least := least_variants(problem)):
+        raise SolveError(f"--max-variants: found {limits.max_variants}, expected at least {least}{guarded}")
+    budget, startup = limits.max_compile_seconds, limits.startup_seconds
+    if budget is None:
+        return
+    seconds = least_compile_seconds(problem)
+    if seconds > budget * (1 + 1e-9):
         raise SolveError(
-            f"--max-variants: found {limits.max_variants}, expected at least {least_variants}{guarded}"
-        )
-    budget = limits.max_compile_seconds
-    if budget is not None and least_seconds > budget * (1 + 1e-9):
-        raise SolveError(
-            f"--warmup-budget: found {budget + limits.startup_seconds:.6g} s, "
-            f"expected at least {least_seconds + limits.startup_seconds:.6g} s "
-            f"({limits.startup_seconds:.6g} s of start-up and {least_seconds:.6g} s of compiles{guarded})"
+            f"--warmup-budget: found {budget + startup:.6g} s, expected at least {seconds + startup:.6g} s "
+            f"({startup:.6g} s of start-up and {seconds:.6g} s of compiles{guarded})"
         )
 
 

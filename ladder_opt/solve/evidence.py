@@ -70,7 +70,9 @@ def _worst(axis: Axis, rungs: tuple[int, ...], smallest: int, seen: NDArray[np.i
 
 def unseen_share(steps: StepHistogram, engine: Engine) -> float:
     """Share of the (num_seqs, num_blocks) sizes that a batched step may have and none had."""
-    possible = max(0, engine.max_num_seqs - engine.min_batched_seqs + 1) * engine.max_num_blocks
+    # A batch of n sequences, one of them of b blocks, needs n - 1 + b blocks of the pool.
+    seqs = np.arange(engine.min_batched_seqs, engine.max_num_seqs + 1)
+    possible = int(np.clip(engine.usable_kv_blocks + 1 - seqs, 0, engine.max_num_blocks).sum())
     return 1.0 - float(steps.batched(engine).sum()) / possible if possible else 0.0
 
 

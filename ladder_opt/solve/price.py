@@ -275,6 +275,62 @@ def value_rungs(
     return tuple(values)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AbsentRung:
+    """The rung not in the ladders that would come closest to paying for itself.
+
+    Attributes:
+        axis: num_seqs or num_blocks.
+        rung: its size.
+        saves_step_seconds: step seconds that adding it would save.
+        costs_seconds: what its compiles would be charged.
+        num_variants: how many it would add.
+    """
+
+    axis: str
+    rung: int
+    saves_step_seconds: float
+    costs_seconds: float
+    num_variants: int
+
+
+def best_absent_rung(
+    steps: StepHistogram, engine: Engine, cost: CostModel, price: LadderPrice
+) -> AbsentRung | None:
+    """Try every rung that two independent ladders lack; None for ragged ladders, or where none is lacking."""
+    ladders = price.ladders
+    if ladders.ragged is not None or not ladders.num_seqs:
+        return None
+    sizes = cost.table_sizes()
+    best: AbsentRung | None = None
+    for axis, rungs, smallest, measured in (
+        ("num_seqs", ladders.num_seqs, engine.min_batched_seqs, sizes and sizes[0]),
+        ("num_blocks", ladders.num_blocks, 1, sizes and sizes[1]),
+    ):
+        for rung in range(smallest, rungs[-1]):
+            if rung in rungs or (measured is not None and rung not in measured):
+                continue
+            more = tuple(sorted((*rungs, rung)))
+            trial = (
+                Ladders(more, ladders.num_blocks) if axis == "num_seqs" else Ladders(ladders.num_seqs, more)
+            )
+            other = price_ladders(steps, engine, cost, trial, restarts=price.restarts)
+            found = AbsentRung(
+                axis=axis,
+                rung=rung,
+                saves_step_seconds=price.step_seconds - other.step_seconds,
+                costs_seconds=price.restarts * (other.compile_seconds - price.compile_seconds),
+                num_variants=other.num_variants - price.num_variants,
+            )
+            if best is None or _loss(found) < _loss(best):
+                best = found
+    return best
+
+
+def _loss(rung: AbsentRung) -> float:
+    return rung.costs_seconds - rung.saves_step_seconds
+
+
 def _removals(ladders: Ladders) -> Iterator[tuple[str, int, int | None, Ladders | None]]:
     """(axis, rung, its num_seqs rung where ragged, the ladders without it or None where it cannot go)."""
     seqs = ladders.num_seqs

@@ -178,7 +178,7 @@ def build_problem(
     Raises:
         UsageError: `restarts` is negative or not finite.
         InputError: a step is beyond the engine's limits, or a measured table lacks the top rungs.
-        SolveError: even the smallest ladders break a limit; says the least that would do.
+        SolveError: pinned rungs, or a measured table's sizes, cannot keep the guard.
     """
     if not (math.isfinite(restarts) and restarts >= 0):
         raise UsageError(f"--restarts: found {restarts}, expected a number of 0 or more")
@@ -230,7 +230,7 @@ def build_problem(
         rows_pinned=bool(pinned_rows),
         columns_pinned=bool(pinned_columns),
     )
-    _check_pins_keep_guard(problem, limits)
+    _check_guard(problem, limits.guard)
     return problem
 
 
@@ -326,14 +326,18 @@ def _lowest_below(rungs: Integers, start: int, guard: float | None) -> Integers:
     return lowest
 
 
-def _check_pins_keep_guard(problem: LadderProblem, limits: Limits) -> None:
-    for option, pinned, rungs, lowest in (
-        ("--num-seqs", problem.rows_pinned, problem.rows, problem.lowest_row),
-        ("--num-blocks", problem.columns_pinned, problem.columns, problem.lowest_column),
+def _check_guard(problem: LadderProblem, guard: float | None) -> None:
+    """Pinned rungs have to keep the guard, and a measured table's sizes have to leave a way to keep it."""
+    for axis, pinned, rungs, lowest in (
+        ("num_seqs", problem.rows_pinned, problem.rows, problem.lowest_row),
+        ("num_blocks", problem.columns_pinned, problem.columns, problem.lowest_column),
     ):
-        if pinned and (lowest[1:] > np.arange(len(rungs))).any():
-            at = int(np.flatnonzero(lowest[1:] > np.arange(len(rungs)))[0])
+        # No candidate is allowed below this one; among pinned rungs the one just below has to be.
+        broken = np.flatnonzero(lowest[1:] > np.arange(len(rungs)))
+        if len(broken):
+            at = int(broken[0])
             below = f"after {rungs[at - 1]}" if at else "first"
+            what = f"--{axis.replace('_', '-')}" if pinned else f"{axis} sizes of the measured table"
             raise SolveError(
-                f"{option}: found {rungs[at]} {below}, expected rungs that keep --guard {limits.guard:g}"
+                f"{what}: found {rungs[at]} {below}, expected sizes that --guard {guard:g} allows"
             )

@@ -40,7 +40,7 @@ class SolveResult:
         objective_seconds: step seconds plus restarts times compile seconds.
         lower_bound_seconds: no ladders within the limits cost less.
         ragged_bound_seconds: the bound before multipliers: every num_seqs rung with a ladder of its own.
-        nodes: branch-and-bound nodes examined.
+        nodes: nodes of the depth-first searches.
         bound_evaluations: relaxations solved.
         solve_seconds: wall-clock time of the solve alone.
     """

@@ -13,7 +13,8 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
-from ladder_opt.solve.price import price_ladders, value_rungs
+from ladder_opt.solve.api import solve_ladders
+from ladder_opt.solve.price import best_absent_rung, price_ladders, value_rungs
 from tests import oracles
 from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
 
@@ -166,3 +167,21 @@ def test_steps_beyond_ladders_or_engine_are_told(
     with pytest.raises(error) as raised:
         make(cost_of(INSTANCE))
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_absent_rung_of_an_optimal_plan_pays_for_itself(seed: int) -> None:
+    instance = random_instance(seed)
+    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
+    solved = solve_ladders(*problem, restarts=instance.restarts)
+    price = price_ladders(*problem, solved.ladders, restarts=instance.restarts)
+    absent = best_absent_rung(*problem, price)
+    if absent is None:
+        every = (instance.max_num_seqs - 3, instance.max_num_blocks)
+        assert (len(solved.ladders.num_seqs), len(solved.ladders.num_blocks)) == every
+        return
+    assert absent.costs_seconds - absent.saves_step_seconds >= -1e-9 * solved.objective_seconds - 1e-12
+    rungs = {"num_seqs": solved.ladders.num_seqs, "num_blocks": solved.ladders.num_blocks}
+    rungs[absent.axis] = tuple(sorted((*rungs[absent.axis], absent.rung)))
+    trial = oracles.price(instance, rungs["num_seqs"], rungs["num_blocks"])
+    assert absent.num_variants == trial[1] - price.num_variants

@@ -8,9 +8,12 @@ import math
 import numpy as np
 import pytest
 
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
-from ladder_opt.solve.api import lower_bound, solve_ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve.api import Structure, lower_bound, solve_ladders
 from ladder_opt.solve.price import price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, Status
@@ -117,3 +120,34 @@ def test_marginal_values_are_prices_without_the_rung() -> None:
     without = Ladders.from_ragged({instance.max_num_seqs: (1, instance.max_num_blocks)})
     marginal = price_ladders(*problem, without, restarts=1.0).objective_seconds - price.objective_seconds
     assert next(v for v in values if v.axis == "num_seqs" and v.rung == 4).marginal_seconds == marginal
+
+
+def test_fewer_variants_than_any_product_are_no_reason_to_refuse() -> None:
+    steps = StepHistogram(np.array([4, 7, 11]), np.array([2, 5, 7]), np.array([10.0, 20.0, 30.0]))
+    engine = Engine(max_num_seqs=11, max_model_len=7 * 128)
+    cost = cost_of(random_instance(1))
+    limits = Limits(guard=1.5, max_variants=9)
+    with pytest.raises(SolveError, match=r"--max-variants: found 9, expected at least 10 with --guard 1\.5"):
+        solve_ladders(steps, engine, cost, restarts=1.0, limits=limits)
+    ragged = solve_ladders(steps, engine, cost, restarts=1.0, limits=limits, structure="ragged")
+    assert price_ladders(steps, engine, cost, ragged.ladders, restarts=1.0).num_variants <= 9
+
+
+@pytest.mark.parametrize("structure", ["product", "ragged"])
+def test_a_table_too_sparse_for_the_guard_is_told(structure: Structure) -> None:
+    cost = CostModel.model_validate(
+        {
+            "schema": "ladder_opt/cost/1",
+            "name": "sparse",
+            "step_seconds": {},
+            "compile_seconds": {"base": 1.0},
+            "step_table": [[s, m, 0.1 * s * m] for s in (4, 8) for m in (1, 4, 16)],
+        }
+    )
+    steps = StepHistogram(np.array([5]), np.array([3]), np.array([10.0]))
+    engine = Engine(max_num_seqs=8, max_model_len=16 * 128)
+    with pytest.raises(
+        SolveError,
+        match=r"num_seqs sizes of the measured table: found 8 after 4, expected sizes that --guard 1\.5",
+    ):
+        solve_ladders(steps, engine, cost, restarts=1.0, limits=Limits(guard=1.5), structure=structure)
