@@ -71,6 +71,10 @@ class Ladders:
         """The block ladder of the num_seqs rung at an index."""
         return self.num_blocks if self.ragged is None else self.ragged[index]
 
+    def blocks_by_rung(self) -> dict[int, tuple[int, ...]]:
+        """{num_seqs rung: its block ladder}."""
+        return {rung: self.blocks_of(index) for index, rung in enumerate(self.num_seqs)}
+
     @classmethod
     def from_ragged(cls, ladders: Mapping[int, Sequence[int]]) -> Ladders:
         """Ragged ladders from {num_seqs rung: block ladder}."""

@@ -33,7 +33,7 @@ def run(
     ladders = resolved.ladders
     ragged = None
     if ladders.ragged is not None:
-        ragged = {str(rung): list(ladders.blocks_of(at)) for at, rung in enumerate(ladders.num_seqs)}
+        ragged = {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()}
     report = {
         "source": resolved.source,
         "kernel": plan.kernel,

@@ -328,7 +328,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
             "num_blocks": list(ladders.num_blocks),
             "ragged": None
             if ladders.ragged is None
-            else {str(rung): list(ladders.blocks_of(at)) for at, rung in enumerate(ladders.num_seqs)},
+            else {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()},
             "verdict": verdict,
             "result": {
                 **price.to_dict(),

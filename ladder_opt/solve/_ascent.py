@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._incumbent import Incumbent
 from ladder_opt.solve.problem import Floats
-from ladder_opt.solve.result import RELATIVE_TOLERANCE
 
 _STALLED_AFTER = 10
 _SCALE_CUT = 0.6
@@ -75,7 +74,7 @@ class Relaxation:
 
 def is_closed(bound: float, incumbent: Incumbent) -> bool:
     """Whether nothing better than the incumbent can lie above this bound."""
-    return bound >= incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
+    return bound >= incumbent.bar
 
 
 def interval_costs(relaxation: Relaxation, incumbent: Incumbent) -> Floats:
@@ -93,8 +92,7 @@ def interval_costs(relaxation: Relaxation, incumbent: Incumbent) -> Floats:
         relaxation.alive,
         costs,
     )
-    threshold = incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
-    dp_kernel.drop_intervals(costs, threshold + relaxation.allowance(incumbent), relaxation.alive)
+    dp_kernel.drop_intervals(costs, incumbent.bar + relaxation.allowance(incumbent), relaxation.alive)
     return costs
 
 

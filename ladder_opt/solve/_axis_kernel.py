@@ -306,3 +306,12 @@ def pareto_ladders(
         label_position[:total],
         start[size],
     )
+
+
+def rungs_of(label: int, parent: NDArray[np.int64], position: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ladder that a label stands for, candidates' indices, ascending."""
+    rungs = []
+    while position[label] > 0:
+        rungs.append(int(position[label]) - 1)
+        label = int(parent[label])
+    return np.array(rungs[::-1], np.int64)

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve._ascent import Relaxation, ascend
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
@@ -264,12 +263,7 @@ def _collect(
     for label in range(first, len(seconds)):
         if not staircase.would_take(float(compiles[label]), float(seconds[label])):
             continue
-        columns: list[int] = []
-        at = label
-        while position[at] > 0:
-            columns.append(int(position[at]) - 1)
-            at = parent[at]
-        chosen = np.array(columns[::-1])
+        chosen = axis_kernel.rungs_of(label, parent, position)
         step_seconds, variants, compile_seconds = problem.totals(rows, chosen)
         staircase.add(
             FrontierPoint(
@@ -277,11 +271,3 @@ def _collect(
             )
         )
     return True
-
-
-def ladders_of(problem: LadderProblem, point: FrontierPoint) -> Ladders:
-    """A point's ladders as rungs."""
-    return Ladders(
-        tuple(int(problem.rows[row]) for row in point.rows),
-        tuple(int(problem.columns[column]) for column in point.columns),
-    )

@@ -63,6 +63,11 @@ class Incumbent:
         if limits.max_compile_seconds is not None:
             self._per_compile = 1.0 / max(float(problem.compile_seconds.mean()), 1e-300)
 
+    @property
+    def bar(self) -> float:
+        """Bounds from here on are closed: the best objective, less half the tolerance."""
+        return self.seconds - 0.5 * RELATIVE_TOLERANCE * abs(self.seconds)
+
     def offer(self, seconds: float, rows: Integers, columns: Integers) -> None:
         """Take these ladders if they are better."""
         if seconds < self.seconds:
@@ -193,12 +198,8 @@ class Incumbent:
             return None
         if first == len(seconds):
             return _OneAxis(axis_kernel.HUGE, np.zeros(0, np.int64), below)
-        rungs = []
-        at = first
-        while position[at] > 0:
-            rungs.append(int(position[at]) - 1)
-            at = parent[at]
-        return _OneAxis(float(seconds[first]), np.array(rungs[::-1]), float(seconds[first]))
+        rungs = axis_kernel.rungs_of(first, parent, position)
+        return _OneAxis(float(seconds[first]), rungs, float(seconds[first]))
 
     def _path(self, along_rows: bool, other: Integers, unit_price: float) -> Integers:
         """The cheapest ladder with every variant and compile second charged more."""

@@ -44,7 +44,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import SolveError
-from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_closed
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
@@ -134,8 +133,7 @@ class _Search:
         found = PAUSED
         unsettled = incumbent.seconds  # least bound of ladders whose best block ladder was not found in time
         while search.fits and found != FINISHED and search.edges_seen < work and not self.out_of_time():
-            threshold = incumbent.seconds - 0.5 * RELATIVE_TOLERANCE * abs(incumbent.seconds)
-            found = search.advance(threshold + allowance)
+            found = search.advance(incumbent.bar + allowance)
             if found == LEAF:
                 rows = search.leaf_rows
                 unsettled = min(unsettled, incumbent.settle(rows, work=work))
@@ -201,10 +199,7 @@ def solve_product(
     row_rungs, column_rungs = _without_idle_rungs(problem, incumbent.rows, incumbent.columns)
     objective = problem.objective(row_rungs, column_rungs)
     return SolveResult(
-        ladders=Ladders(
-            tuple(int(s) for s in problem.rows[row_rungs]),
-            tuple(int(m) for m in problem.columns[column_rungs]),
-        ),
+        ladders=problem.ladders(row_rungs, column_rungs),
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         stop_reason=StopReason.PROVEN if proven else StopReason.TIME_LIMIT,
         objective_seconds=objective,

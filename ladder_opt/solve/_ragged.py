@@ -186,7 +186,7 @@ def _labels(
     costs = interval_costs(relaxation, incumbent)
     rest = dp_kernel.counted_rows_above(costs, rows).min(axis=0)
     ahead = dp_kernel.counted_rows(costs, rows).min(axis=0)
-    threshold = incumbent.seconds * (1 - 0.5 * RELATIVE_TOLERANCE) + relaxation.allowance(incumbent)
+    threshold = incumbent.bar + relaxation.allowance(incumbent)
     mu, nu = relaxation.per_variant, relaxation.per_compile_second
     labels: list[list[_Label]] = [[_Label(0.0, 0, 0.0, _Chain((), ()))]] + [[] for _ in range(rows)]
     for j in range(1, rows + 1):
@@ -248,12 +248,8 @@ def _interval_labels(
         return None
     found = []
     for label in range(first, len(seconds)):
-        columns: list[int] = []
-        at = label
-        while position[at] > 0:
-            columns.append(int(position[at]) - 1)
-            at = parent[at]
-        chain = _Chain((j - 1,), (tuple(reversed(columns)),))
+        columns = axis_kernel.rungs_of(label, parent, position)
+        chain = _Chain((j - 1,), (tuple(columns.tolist()),))
         found.append(_Label(float(seconds[label]), int(variants[label]), float(compiles[label]), chain))
     return found
 

@@ -130,8 +130,8 @@ def solve_frontier_of(
     Raises:
         InputError: the histogram or a measured table does not go with the engine.
     """
-    from ladder_opt.solve._frontier import ladders_of, solve_frontier  # noqa: PLC0415  (numba)
+    from ladder_opt.solve._frontier import solve_frontier  # noqa: PLC0415  (numba)
 
     problem = build_problem(steps, engine, cost, restarts=1.0, limits=Limits(guard=guard))
     points, complete = solve_frontier(problem, time_limit_seconds=time_limit_seconds, progress=progress)
-    return [ladders_of(problem, point) for point in points], complete
+    return [problem.ladders(point.rows, point.columns) for point in points], complete

@@ -340,7 +340,8 @@ def _removals(ladders: Ladders) -> Iterator[tuple[str, int, int | None, Ladders 
         if ladders.ragged is None:
             yield "num_seqs", rung, None, None if is_top else Ladders(rest, ladders.num_blocks)
         else:
-            kept = {each: ladders.blocks_of(at) for at, each in enumerate(seqs) if at != index}
+            kept = ladders.blocks_by_rung()
+            del kept[rung]
             yield "num_seqs", rung, None, None if is_top else Ladders.from_ragged(kept)
     if ladders.ragged is None:
         blocks = ladders.num_blocks
@@ -357,6 +358,5 @@ def _removals(ladders: Ladders) -> Iterator[tuple[str, int, int | None, Ladders 
         blocks = ladders.ragged[row]
         for index, rung in enumerate(blocks):
             is_top = index == len(blocks) - 1
-            kept = {each: ladders.blocks_of(at) for at, each in enumerate(seqs)}
-            kept[of_num_seqs] = blocks[:index] + blocks[index + 1 :]
+            kept = ladders.blocks_by_rung() | {of_num_seqs: blocks[:index] + blocks[index + 1 :]}
             yield "num_blocks", rung, of_num_seqs, None if is_top else Ladders.from_ragged(kept)

@@ -46,6 +46,7 @@ not monotone in s (32 // s jumps), which is why rows are compared as they are an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -148,6 +149,12 @@ class LadderProblem:
             float((steps * self.step_seconds[cells]).sum()),
             int(opens.sum()),
             float((self.compile_seconds[cells] * opens).sum()),
+        )
+
+    def ladders(self, rows: Sequence[int] | Integers, columns: Sequence[int] | Integers) -> Ladders:
+        """Candidates' indices as ladders."""
+        return Ladders(
+            tuple(int(self.rows[row]) for row in rows), tuple(int(self.columns[column]) for column in columns)
         )
 
     def objective(self, rows: Integers, columns: Integers) -> float:
@@ -338,6 +345,7 @@ def _check_guard(problem: LadderProblem, guard: float | None) -> None:
             at = int(broken[0])
             below = f"after {rungs[at - 1]}" if at else "first"
             what = f"--{axis.replace('_', '-')}" if pinned else f"{axis} sizes of the measured table"
+            kind = "rungs" if pinned else "sizes"
             raise SolveError(
-                f"{what}: found {rungs[at]} {below}, expected sizes that --guard {guard:g} allows"
+                f"{what}: found {rungs[at]} {below}, expected {kind} that keep --guard {guard:g}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ladder_opt.solve._frontier import ladders_of, solve_frontier
+from ladder_opt.solve._frontier import solve_frontier
 from ladder_opt.solve.problem import build_problem
 from tests import oracles
 from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
@@ -38,7 +38,7 @@ def test_equals_brute_force(seed: int) -> None:
     for got, wanted in zip(found, expected, strict=True):
         assert got == pytest.approx(wanted, rel=1e-9, abs=1e-9)
     for point in points:
-        ladders = ladders_of(problem, point)
+        ladders = problem.ladders(point.rows, point.columns)
         free = oracles.Instance(**{**vars(instance), "restarts": 0.0})
         steps, variants, compiles = oracles.price(free, ladders.num_seqs, ladders.num_blocks)
         assert point.step_seconds == pytest.approx(steps, rel=1e-9, abs=1e-12)

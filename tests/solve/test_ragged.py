@@ -148,6 +148,6 @@ def test_a_table_too_sparse_for_the_guard_is_told(structure: Structure) -> None:
     engine = Engine(max_num_seqs=8, max_model_len=16 * 128)
     with pytest.raises(
         SolveError,
-        match=r"num_seqs sizes of the measured table: found 8 after 4, expected sizes that --guard 1\.5",
+        match=r"num_seqs sizes of the measured table: found 8 after 4, expected sizes that keep --guard 1\.5",
     ):
         solve_ladders(steps, engine, cost, restarts=1.0, limits=Limits(guard=1.5), structure=structure)
