@@ -2,6 +2,6 @@
 
 import sys
 
-from ladder_opt.cli.app import main
+from ladder_opt.cli import main
 
 sys.exit(main())

@@ -12,6 +12,7 @@ from ladder_opt.files import read_text
 
 BLOCK_SIZE_GRAIN_TOKENS = 64  # Spyre pages are multiples of 64 tokens
 _MAX_ENGINE_FILE_BYTES = 1 << 20
+_MAX_CELLS = 20_000_000  # batch shapes; more than any engine has, and all that memory takes
 _LARGEST_LIMIT = 1 << 31  # past this a limit is a typing mistake, not an engine
 
 
@@ -48,6 +49,12 @@ class Engine:
         if self.block_size % BLOCK_SIZE_GRAIN_TOKENS:
             raise UsageError(
                 f"block_size: found {self.block_size}, expected a multiple of {BLOCK_SIZE_GRAIN_TOKENS}"
+            )
+        cells = self.max_num_seqs * self.max_num_blocks
+        if cells > _MAX_CELLS:
+            raise UsageError(
+                f"max_num_seqs x blocks of max_model_len: found {self.max_num_seqs} x {self.max_num_blocks}, "
+                f"expected at most {_MAX_CELLS} in all"
             )
         if self.num_kv_blocks is not None and self.num_kv_blocks < 2:
             raise UsageError(
@@ -107,6 +114,10 @@ def _from_human_readable(text: str) -> int | None:
     return int(digits) * factor
 
 
+# What PyYAML's own constructors raise on tags such as !!bool abc, on a date of month 13, on deep brackets.
+_YAML_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError)
+
+
 def read_engine_settings(path: str | Path) -> dict[str, int | None]:
     """The engine limits set in a vLLM serve YAML or a saved engine JSON (JSON is YAML too).
 
@@ -121,7 +132,11 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
     text = read_text(path, max_bytes=_MAX_ENGINE_FILE_BYTES, what="an engine file")
     try:
         loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date of month 13
+    except (
+        yaml.YAMLError,
+        *_YAML_FAULTS,
+    ) as error:
+        # PyYAML's own constructors raise these on tags such as !!bool abc, or on a date of month 13.
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         raise InputError(
@@ -142,6 +157,8 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
         name = names.get(str(key).replace("-", "_"))
         if name is None:
             continue
+        if name in settings:
+            raise InputError(f"{key!r} besides another spelling of {name}", "each limit once", path=path)
         if value is None and name == "num_kv_blocks":
             settings[name] = None
         else:

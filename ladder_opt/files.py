@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -113,11 +113,11 @@ def replace_when_whole(path: str | Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def check_output(path: str | Path | None) -> None:
+def check_output(path: str | Path | None, *, inputs: Iterable[str | Path | None] = ()) -> None:
     """Find out before long work whether `path` can be written (None: nothing is to be).
 
     Raises:
-        InputError: the folder is missing or not ours to write, or `path` is a folder.
+        InputError: the folder is missing or not ours to write, or `path` is a folder, or one of `inputs`.
     """
     if path is None:
         return
@@ -126,6 +126,9 @@ def check_output(path: str | Path | None) -> None:
         raise InputError(os.strerror(errno.EISDIR), "a path that can be written", path=path)
     if mode is None or stat.S_ISREG(mode):
         target = Path(os.path.realpath(path))
+        for source in inputs:
+            if source is not None and mode is not None and os.path.realpath(source) == str(target):
+                raise InputError("an input of this very run", "another file for the output", path=path)
         _new_part(target.parent, target.name, path).unlink()
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ladder_opt.errors import InputError
 
 _MAX_SHOWN_CHARACTERS = 60
+_MAX_DEPTH = 50
 
 
 def load_json_object(text: str, *, path: str | Path | None, what: str) -> dict[str, Any]:
@@ -50,7 +51,24 @@ def load_json_object(text: str, *, path: str | Path | None, what: str) -> dict[s
         raise InputError(str(error), f"{what} in JSON", path=path) from None
     if not isinstance(data, dict):
         raise InputError(shown(data), f"{what}: a JSON object", path=path)
+    if _depth_beyond(data, _MAX_DEPTH):
+        raise InputError("brackets nested too deeply", f"{what} in JSON", path=path)
     return data
+
+
+def _depth_beyond(data: object, limit: int) -> bool:
+    """Whether a value nests deeper than a limit, level by level: no recursion."""
+    level = [data]
+    for _ in range(limit):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def check_schema(data: dict[str, Any], *, family: str, major: int, path: str | Path | None) -> None:

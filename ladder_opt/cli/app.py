@@ -13,6 +13,7 @@ import typer
 from ladder_opt._version import __version__
 from ladder_opt.cli import check, evaluate, export, frontier, simulate, trace, tune
 from ladder_opt.cli.options import command
+from ladder_opt.cli.output import one_line, say
 from ladder_opt.errors import InternalError, LadderOptError
 
 EXIT_DONE, EXIT_WARNED, EXIT_BAD_INPUT, EXIT_OUR_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -101,5 +102,5 @@ def _explain(error: Exception) -> tuple[str | None, int]:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"ladder-opt: {' '.join(message.split())}\n")
+    say(f"ladder-opt: {one_line(message)}")
     return code

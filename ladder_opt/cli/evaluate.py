@@ -15,6 +15,7 @@ from ladder_opt.cli.options import (
     RestartOptions,
     StepsOptions,
     load_traffic,
+    one_start_note,
     solve_options,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
@@ -74,7 +75,7 @@ def run(
             warnings=[*traffic.warnings, *clamped],
             progress=progress,
         )
-    warn(traffic.notes, label="note")
+    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
     warn(result.warnings)
     if as_json:
         print_json(result.to_dict())

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ladder_opt.files import write_text
+from ladder_opt.files import check_output, write_text
 from ladder_opt.plan.export import EXPORT_FORMATS, export_plan
 from ladder_opt.plan.plan import read_plan
 
@@ -18,6 +18,7 @@ def run(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file in place of stdout.")] = None,
 ) -> int:
     """Write a plan in the form that a server or a script takes."""
+    check_output(output, inputs=[plan_path])
     text = export_plan(read_plan(plan_path), format_, path=str(plan_path.resolve()))
     if output is None:
         typer.echo(text, nl=False)

@@ -16,6 +16,7 @@ from ladder_opt.cli.options import (
     RestartOptions,
     StepsOptions,
     load_traffic,
+    one_start_note,
     solve_options,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
@@ -38,8 +39,7 @@ def run(
 ) -> int:
     """Every pair of ladders that none beats in both warm-up and step time."""
     engine = engine_options.engine()
-    if output is not None:
-        check_output(output)
+    check_output(output, inputs=[*(traces or []), steps.steps])
     with progress_bar() as progress:
         traffic = load_traffic(traces, steps, read, engine)
         found = frontier(
@@ -51,7 +51,7 @@ def run(
             warnings=traffic.warnings,
             progress=progress,
         )
-    warn(traffic.notes, label="note")
+    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
     warn(found.warnings)
     if output is not None:
         write_text(output, found.to_frame().to_csv(index=False, lineterminator="\n"))

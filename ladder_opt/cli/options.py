@@ -115,7 +115,12 @@ class EngineOptions:
             value = getattr(self, field.name)
             if value is not None:
                 settings[field.name] = _kv_blocks(value) if field.name == "num_kv_blocks" else value
-        return Engine(**settings)
+        try:
+            return Engine(**settings)
+        except UsageError as error:
+            if self.engine_file is None:
+                raise
+            raise UsageError(f"{self.engine_file} and options: {error}") from None
 
 
 def _kv_blocks(text: str) -> int | None:
@@ -321,6 +326,13 @@ class LimitOptions:
 def solve_options(restarts: RestartOptions, limits: LimitOptions | None = None) -> SolveOptions:
     """Both groups as the library takes them."""
     return SolveOptions(**restarts.fields(), **(limits.fields() if limits else {}))
+
+
+def one_start_note(steps: StepsOptions, restarts: RestartOptions) -> list[str]:
+    """A histogram does not say how long it took: tell what is charged for it."""
+    if steps.steps is None or restarts.restarts is not None or restarts.span is not None:
+        return []
+    return ["one server start is charged: --span says how long the histogram took, --restarts how many"]
 
 
 @dataclass(frozen=True, kw_only=True)

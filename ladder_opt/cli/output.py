@@ -19,7 +19,22 @@ def print_json(data: Any) -> None:
 def warn(lines: Iterable[str], *, label: str = "warning") -> None:
     """One line each on stderr."""
     for line in lines:
-        typer.echo(f"{label}: {' '.join(line.split())}", err=True)
+        say(f"{label}: {one_line(line)}")
+
+
+def say(line: str) -> None:
+    """A line on stderr, where there is one: whether anyone reads it changes nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+
+def one_line(text: str) -> str:
+    """Text on one line, whatever a file or a file's name put into it; control characters escaped."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split())
+    )
 
 
 def exit_code(*, strict: bool, warnings: Iterable[str]) -> int:
@@ -30,7 +45,7 @@ def exit_code(*, strict: bool, warnings: Iterable[str]) -> int:
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None] | None]:
     """A progress callback for a terminal; None where stderr is none."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415

@@ -40,7 +40,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the totals as JSON.")] = False,
 ) -> int:
     """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
-    check_output(output)
+    check_output(output, inputs=traces)
     engine = engine_options.engine()
     cost = cost_options.cost()
     named, warnings = _named_ladders(ladders, engine)

@@ -54,7 +54,7 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:
     """Turn a trace of any format into the canonical Parquet table."""
-    check_output(output)
+    check_output(output, inputs=[path])
     trace = _limited(read.read(path), max_model_len)
     write_trace(trace, output)
     return _show(trace, path, strict=strict, as_json=as_json)

@@ -16,6 +16,7 @@ from ladder_opt.cli.options import (
     RestartOptions,
     StepsOptions,
     load_traffic,
+    one_start_note,
     solve_options,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
@@ -38,7 +39,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
-    check_output(output)
+    check_output(output, inputs=[*(traces or []), steps.steps])
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = solve_options(restarts, limits)
@@ -54,7 +55,7 @@ def run(
             warnings=traffic.warnings,
             progress=progress,
         )
-    warn(traffic.notes, label="note")
+    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
     warn(plan.warnings)
     if output is not None:
         write_plan(plan, output)

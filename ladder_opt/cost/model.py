@@ -36,7 +36,8 @@ MAX_COST_FILE_BYTES = 64 << 20
 
 _LARGEST_SECONDS = 1e12  # past this, sums over a trace lose their last digits
 Seconds = Annotated[float, Field(ge=0, le=_LARGEST_SECONDS, allow_inf_nan=False, strict=True)]
-TableRow = tuple[Annotated[int, Field(ge=1, strict=True)], Annotated[int, Field(ge=1, strict=True)], Seconds]
+Size = Annotated[int, Field(ge=1, le=1 << 31, strict=True)]
+TableRow = tuple[Size, Size, Seconds]
 
 
 class _Part(BaseModel):
@@ -98,7 +99,10 @@ class CostModel(BaseModel):
         if rows is None:
             return None
         pairs = {(row[0], row[1]) for row in rows}
-        if not rows or len(pairs) < len(rows):
+        if not rows:
+            msg = "found no row, expected [num_seqs, num_blocks, seconds] rows"
+            raise ValueError(msg)
+        if len(pairs) < len(rows):
             msg = (
                 f"found {len(rows) - len(pairs)} repeated pairs in {len(rows)} rows, expected each pair once"
             )

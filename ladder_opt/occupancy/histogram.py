@@ -110,6 +110,24 @@ class StepHistogram:
             beyond = np.flatnonzero(sizes > limit)
             if len(beyond):
                 raise InputError(str(sizes[beyond[0]]), f"at most {source} = {limit}", path=path, column=name)
+        self.check_pool(engine, path=path)
+
+    def check_pool(self, engine: Engine, *, path: str | None = None) -> None:
+        """Refuse cells that the KV pool can never hold: n - 1 sequences of one block and one of b.
+
+        Raises:
+            InputError: naming the first such cell.
+        """
+        needed = self.num_seqs - 1 + self.num_blocks
+        beyond = np.flatnonzero(needed > engine.usable_kv_blocks)
+        if len(beyond):
+            at = beyond[0]
+            batch = f"num_seqs {self.num_seqs[at]}, num_blocks {self.num_blocks[at]}"
+            raise InputError(
+                f"{batch}, which need {needed[at]} KV blocks",
+                f"at most the {engine.usable_kv_blocks} that the pool has",
+                path=path,
+            )
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 BEYOND_KV_POOL = "beyond_kv_pool"
 
 _STEPS_BETWEEN_PROGRESS = 2_000_000
+_MOST = 1_000_000_000  # of anything that is counted or scaled; past it there is a typing mistake
 
 Progress = Callable[[float], None]
 
@@ -126,7 +127,9 @@ def simulate(
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
     fitting = [_that_fit(trace, engine) for trace in inputs]
     shares = [
-        trace.take(np.arange(first, len(trace), replicas)) for trace in fitting for first in range(replicas)
+        trace.take(np.arange(first, len(trace), replicas))
+        for trace in fitting
+        for first in range(min(replicas, len(trace)))
     ]
     requests = sum(len(share) for share in shares)
     set_aside = _add_counts([trace.set_aside for trace in fitting])
@@ -182,12 +185,12 @@ def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> N
 def _check_options(
     inputs: Sequence[Trace], *, concurrency: int | None, rate_scale: float, replicas: int
 ) -> None:
-    if concurrency is not None and concurrency < 1:
-        raise UsageError(f"concurrency: found {concurrency}, expected 1 or more")
-    if not (np.isfinite(rate_scale) and rate_scale > 0):
-        raise UsageError(f"rate_scale: found {rate_scale}, expected a number above 0")
-    if replicas < 1:
-        raise UsageError(f"replicas: found {replicas}, expected 1 or more")
+    if concurrency is not None and not 1 <= concurrency <= _MOST:
+        raise UsageError(f"concurrency: found {concurrency}, expected 1 to {_MOST}")
+    if not 1 / _MOST <= rate_scale <= _MOST:
+        raise UsageError(f"rate_scale: found {rate_scale}, expected a number from {1 / _MOST:g} to {_MOST:g}")
+    if not 1 <= replicas <= _MOST:
+        raise UsageError(f"replicas: found {replicas}, expected 1 to {_MOST}")
     if concurrency is None and any(trace.arrival_seconds is None for trace in inputs):
         raise UsageError(
             "--concurrency: found none, expected a number, for the trace holds lengths without arrivals"

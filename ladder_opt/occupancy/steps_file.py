@@ -19,7 +19,7 @@ from ladder_opt.occupancy.histogram import StepHistogram
 MAX_STEPS_FILE_BYTES = 256 << 20
 REQUIRED = ("num_seqs", "num_blocks", "steps")
 OPTIONAL = ("gathers_real",)
-_MAX_ROWS = 20_000_000
+_MAX_ROWS = 2_000_000  # a histogram has a row for each size; no engine has so many
 _LARGEST_SIZE = 1 << 40
 _LARGEST_WEIGHT = 1e15  # sums of larger weights lose whole steps
 
@@ -84,6 +84,8 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
         np.array(weights),
         np.array(real) if real else None,
     )
+    if engine is not None:
+        steps.check_pool(engine, path=str(path))
     return StepsFile(steps, str(path), hashlib.sha256(data).hexdigest(), len(table), tuple(warnings))
 
 
@@ -121,6 +123,8 @@ def _csv_rows(data: bytes, path: str | Path) -> tuple[list[str], list[tuple[int,
                 header = [cell.strip() for cell in row]
             else:
                 rows.append((reader.line_num, row))
+                if len(rows) > _MAX_ROWS:
+                    raise InputError(f"more than {_MAX_ROWS} rows", "at most that", path=path)
     except csv.Error as error:
         raise InputError(str(error), "comma-separated values", path=path, line=reader.line_num) from None
     if not header:

@@ -13,6 +13,7 @@ from ladder_opt.solve.problem import Limits
 
 DEFAULT_UPTIME_SECONDS = 86400.0
 DEFAULT_MIN_GAIN = 0.01
+MAX_RESTARTS = 1e12  # past this, sums lose the steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class SolveOptions:
             if value is None or 0 < value < math.inf or (value == 0 and zero_will_do):
                 continue
             raise UsageError(f"{option}: found {value}, expected {expected}")
+        if self.restarts is not None and self.restarts > MAX_RESTARTS:
+            raise UsageError(f"--restarts: found {self.restarts:g}, expected at most {MAX_RESTARTS:g}")
         if self.guard is not None and not 1 <= self.guard < math.inf:
             raise UsageError(f"--guard: found {self.guard}, expected a factor of 1 or more")
 
@@ -84,7 +87,12 @@ class SolveOptions:
         seconds = self.span_seconds if self.span_seconds is not None else server_seconds
         if seconds is None:
             return 1.0
-        return seconds / (DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds)
+        restarts = seconds / (DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds)
+        if restarts > MAX_RESTARTS:
+            raise UsageError(
+                f"--uptime: found {restarts:g} server starts in it, expected at most {MAX_RESTARTS:g}"
+            )
+        return restarts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,6 +170,16 @@ class PlanResult(PlanPrice):
     unlimited: PlanUnlimited | None = None
     best_absent_rung: PlanAbsentRung | None = None
 
+    @model_validator(mode="after")
+    def _bound_is_one(self) -> Self:
+        if self.lower_bound_seconds > self.objective_seconds * (1 + 1e-9) + 1e-9:
+            raise InputError(
+                f"{self.lower_bound_seconds:g}",
+                f"at most objective_seconds = {self.objective_seconds:g}",
+                column="result.lower_bound_seconds",
+            )
+        return self
+
 
 class PlanBaseline(PlanPrice):
     """Other ladders, priced on the same steps."""

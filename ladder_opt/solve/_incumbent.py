@@ -48,6 +48,7 @@ class Incumbent:
         self.price = price
         self.deadline = deadline
         self.seconds = _dearest(problem, price)
+        self._rounding = 1e-15 * self.seconds  # of sums that cancel; all that counts where the optimum is 0
         self.rows: Integers = np.zeros(0, np.int64)
         self.columns: Integers = np.zeros(0, np.int64)
         limits = problem.limits
@@ -66,7 +67,7 @@ class Incumbent:
     @property
     def bar(self) -> float:
         """Bounds from here on are closed: the best objective, less half the tolerance."""
-        return self.seconds - 0.5 * RELATIVE_TOLERANCE * abs(self.seconds)
+        return self.seconds - 0.5 * RELATIVE_TOLERANCE * abs(self.seconds) - self._rounding
 
     def offer(self, seconds: float, rows: Integers, columns: Integers) -> None:
         """Take these ladders if they are better."""
@@ -128,7 +129,7 @@ class Incumbent:
             return _OneAxis(seconds, rungs, seconds)
         best, unit_price = self._priced(along_rows, other, seconds)
         wanted = min(best.seconds, self.seconds)
-        if best.bound >= wanted * (1 - 0.5 * RELATIVE_TOLERANCE):
+        if best.bound >= wanted * (1 - 0.5 * RELATIVE_TOLERANCE) - self._rounding:
             return best
         labelled = self._labelled(along_rows, other, unit_price, wanted, work)
         if labelled is None:

@@ -254,7 +254,7 @@ def _without_idle_rungs(
 ) -> tuple[Integers, Integers]:
     """Drop rungs that neither seconds nor variants need: a tie goes to fewer rungs."""
     objective = problem.objective(rows, columns)
-    variants = int(problem.opens(rows, columns).sum())
+    _, variants, compiles = problem.totals(rows, columns)
     allowed = objective + 1e-13 * abs(objective)
     for axis, pinned in ((0, problem.rows_pinned), (1, problem.columns_pinned)):
         if pinned:
@@ -262,8 +262,11 @@ def _without_idle_rungs(
         for rung in (rows, columns)[axis][:-1]:
             trial = [rows, columns]
             trial[axis] = trial[axis][trial[axis] != rung]
-            fewer = int(problem.opens(*trial).sum()) <= variants
-            if fewer and _keeps_guard(problem, *trial) and problem.objective(*trial) <= allowed:
+            # In a short pool a rung's going can make a dearer variant one that occurs.
+            step_seconds, fewer, less = problem.totals(*trial)
+            if fewer > variants or less > compiles or not _keeps_guard(problem, *trial):
+                continue
+            if step_seconds + problem.restarts * less <= allowed:
                 rows, columns = trial
     return rows, columns
 

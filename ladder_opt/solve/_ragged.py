@@ -283,7 +283,7 @@ def _price_of(problem: LadderProblem, chain: _Chain) -> tuple[float, int, float]
 
 def _without_idle_rungs(problem: LadderProblem, chain: _Chain) -> _Chain:
     """Drop block rungs that neither seconds nor variants need."""
-    objective, variants, _ = _price_of(problem, chain)
+    objective, variants, compiles = _price_of(problem, chain)
     allowed = objective + 1e-13 * abs(objective)
     for index, ladder in enumerate(chain.columns):
         for rung in ladder[:-1]:
@@ -294,7 +294,7 @@ def _without_idle_rungs(problem: LadderProblem, chain: _Chain) -> _Chain:
             ):
                 continue
             trial = _Chain(chain.rows, (*chain.columns[:index], shorter, *chain.columns[index + 1 :]))
-            seconds, count, _ = _price_of(problem, trial)
-            if count <= variants and seconds <= allowed:
+            seconds, count, less = _price_of(problem, trial)
+            if count <= variants and less <= compiles and seconds <= allowed:
                 chain = trial
     return chain

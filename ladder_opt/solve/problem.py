@@ -61,6 +61,7 @@ from ladder_opt.occupancy.histogram import StepHistogram
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_MAX_ROWS = 4096  # intervals of rows are counted by its square
 _RELATIVE_SLACK = 1e-9  # a budget of 600 s holds 42 variants that take 14.2857142857 s each
 
 
@@ -221,6 +222,10 @@ def build_problem(
             step_seconds[keep],
             compile_seconds[keep],
             first[keep],
+        )
+    if len(rows) > _MAX_ROWS:
+        raise UsageError(
+            f"max_num_seqs: found {len(rows)} batch sizes to choose from, expected at most {_MAX_ROWS}"
         )
     problem = LadderProblem(
         rows=rows,

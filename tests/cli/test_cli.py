@@ -87,7 +87,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return Run(capsys)
 
 
-TUNE = ["tune", "--steps", "steps.csv", "--cost", "cost.json", *ENGINE]
+TUNE = ["tune", "--steps", "steps.csv", "--cost", "cost.json", *ENGINE, "--span", "24h"]
 
 
 # Help and version.
@@ -370,7 +370,7 @@ def test_warnings_go_to_stderr_and_strict_ends_with_1(folder: Path, run: Run) ->
 
 def test_an_extra_column_is_a_warning(folder: Path, run: Run) -> None:
     Path("more.csv").write_text("num_seqs,num_blocks,steps,host\n8,3,100,a\n", encoding="utf-8")
-    ran = run("tune", "--steps", "more.csv", *ENGINE, "--strict", code=1)
+    ran = run("tune", "--steps", "more.csv", *ENGINE, "--span", "24h", "--strict", code=1)
     assert ran.err == "warning: more.csv: column 'host' is not one of a steps file and was left aside\n"
 
 
@@ -426,7 +426,7 @@ def test_evaluate_of_a_tuned_plan_gives_its_numbers(folder: Path, run: Run) -> N
 
 
 def test_evaluate_with_one_axis_takes_the_default_for_the_other(folder: Path, run: Run) -> None:
-    arguments = ["evaluate", "--steps", "steps.csv", *ENGINE, "--json"]
+    arguments = ["evaluate", "--steps", "steps.csv", *ENGINE, "--span", "24h", "--json"]
     assert run(*arguments, "--num-seqs", "8").json()["num_blocks"] == [1, 2, 4, 8, 16]
     ran = run(*arguments, "--num-blocks", "3,9,99")
     assert ran.json()["num_seqs"] == [4, 8]

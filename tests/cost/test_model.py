@@ -107,7 +107,7 @@ def test_optional_parts_have_the_designs_defaults() -> None:
             {key: value for key, value in DATA.items() if key != "step_seconds"},
             "step_seconds: found nothing, expected a value",
         ),
-        (changed(step_table=[]), "step_table: found 0 repeated pairs in 0 rows, expected each pair once"),
+        (changed(step_table=[]), "step_table: found no row, expected [num_seqs, num_blocks, seconds] rows"),
         (
             changed(step_table=[*TABLE, TABLE[0]]),
             "step_table: found 1 repeated pairs in 9 rows, expected each pair once",

@@ -135,7 +135,7 @@ def test_refusals_say_what_was_expected() -> None:
     with pytest.raises(UsageError, match="concurrency: found none, expected a number"):
         simulate(lengths, Engine(), COST)
     assert simulate(lengths, Engine(), COST, concurrency=3).requests == 1
-    with pytest.raises(UsageError, match=r"rate_scale: found nan, expected a number above 0"):
+    with pytest.raises(UsageError, match=r"rate_scale: found nan, expected a number from 1e-09 to 1e\+09"):
         simulate(lengths, Engine(), COST, concurrency=1, rate_scale=float("nan"))
     with pytest.raises(InputError, match=r"found no request to replay \(1 beyond_max_model_len\)"):
         simulate(lengths, Engine(max_model_len=15), COST, concurrency=1)
