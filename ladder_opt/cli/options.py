@@ -289,6 +289,12 @@ class LimitOptions:
         float | None,
         typer.Option("--guard", help="No size, seen or not, is padded by more than this factor on an axis."),
     ] = None
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            "--holdout", help="Solve on all but this last share of each trace, and try the plan on it."
+        ),
+    ] = None
     num_seqs: Annotated[str | None, typer.Option("--num-seqs", help="Pin the num_seqs ladder: 4,8,32.")] = (
         None
     )
@@ -315,6 +321,7 @@ class LimitOptions:
             if budget is None
             else parse_duration_seconds(budget, option="--warmup-budget"),
             "guard": self.guard,
+            "holdout": None if self.holdout is None else parse_share(self.holdout, option="--holdout"),
             "num_seqs": () if self.num_seqs is None else parse_rungs(self.num_seqs, option="--num-seqs"),
             "num_blocks": ()
             if self.num_blocks is None

@@ -30,6 +30,8 @@ class SolveOptions:
         max_variants: limit on distinct variants.
         warmup_budget_seconds: limit on the warm-up, start-up included.
         guard: no size, seen or not, is padded by more than this factor on either axis; None for no limit.
+        holdout: share of each trace's span, its last, that the plan does not see and is tried on; None: all
+            of it is seen.
         num_seqs: pins the axis where not empty.
         num_blocks: pins the axis where not empty.
         time_limit_seconds: for each solve.
@@ -43,6 +45,7 @@ class SolveOptions:
     max_variants: int | None = None
     warmup_budget_seconds: float | None = None
     guard: float | None = None
+    holdout: float | None = None
     num_seqs: Sequence[int] = ()
     num_blocks: Sequence[int] = ()
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
@@ -63,6 +66,9 @@ class SolveOptions:
             raise UsageError(f"--restarts: found {self.restarts:g}, expected at most {MAX_RESTARTS:g}")
         if self.guard is not None and not 1 <= self.guard < math.inf:
             raise UsageError(f"--guard: found {self.guard}, expected a factor of 1 or more")
+
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 
     def limits(self, cost: CostModel) -> Limits:
         """The solver's limits: the budget less the start-up that ladders do not change."""

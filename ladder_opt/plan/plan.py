@@ -126,6 +126,20 @@ class PlanEvidence(_Part):
     guard: PlanGuard | None = None
 
 
+class PlanHoldout(_Part):
+    """The plan on the last part of the traces, which it has not seen, beside the optimum there."""
+
+    share: Amount
+    steps: PlanSteps
+    restarts: Amount
+    objective_seconds: Amount
+    default_seconds: Amount | None = None
+    optimum_seconds: Amount
+    optimum_lower_bound_seconds: Amount
+    regret_seconds: Number
+    regret: Number
+
+
 class PlanAbsentRung(_Part):
     """The rung not in the plan that comes closest to paying for itself; see `solve.price.AbsentRung`."""
 
@@ -169,6 +183,7 @@ class PlanResult(PlanPrice):
     alternative: PlanAlternative | None = None
     unlimited: PlanUnlimited | None = None
     best_absent_rung: PlanAbsentRung | None = None
+    holdout: PlanHoldout | None = None
 
     @model_validator(mode="after")
     def _bound_is_one(self) -> Self:

@@ -16,6 +16,7 @@ from ladder_opt.ladder import Ladders, clamp
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.baselines import is_within, price_baselines
+from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
@@ -48,6 +49,7 @@ class _Outcome:
     unguarded: SolveResult | None = None
     alternative: dict[str, Any] | None = None
     unlimited: dict[str, Any] | None = None
+    holdout: dict[str, Any] | None = None
 
 
 def tune(
@@ -87,6 +89,7 @@ def tune(
         progress=progress,
     )
     pins, notes = _pins(task.engine, task.options)
+    task, unseen = split(task)
     last = settle(task, pins)
     solved = last.solved
     ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
@@ -117,6 +120,7 @@ def tune(
         unguarded=_without_guard(task, last, pins),
         alternative=_alternative(task, last, pins),
         unlimited=_unlimited(task, last, pins),
+        holdout=None if unseen is None else try_on(unseen, ladders, pins),
     )
     return _assemble(outcome, inputs)
 
@@ -341,6 +345,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "evidence": _evidence(outcome),
                 "alternative": outcome.alternative,
                 "unlimited": outcome.unlimited,
+                "holdout": outcome.holdout,
                 "best_absent_rung": None if absent is None else asdict(absent),
             },
             "baselines": [

@@ -46,6 +46,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             "",
             _rungs(plan),
             _dead(plan),
+            *_holdout(plan),
             *_unlimited(plan),
             *_alternative(plan),
             *_evidence(plan),
@@ -327,6 +328,19 @@ def _alternative(plan: Plan) -> list[RenderableType]:
             f"{duration_text(other.warmup_seconds)}"
         )
     ]
+
+
+def _holdout(plan: Plan) -> list[RenderableType]:
+    held = plan.result.holdout
+    if held is None:
+        return []
+    text = (
+        f"on the last {held.share:.0%} of the traffic, which it has not seen, the plan costs "
+        f"{held.regret:.2%} ({duration_text(max(0.0, held.regret_seconds))}) more than the optimum there"
+    )
+    if held.default_seconds:
+        text += f", and {1 - held.objective_seconds / held.default_seconds:.2%} less than the default ladders"
+    return [Text(text)]
 
 
 def _unlimited(plan: Plan) -> list[RenderableType]:

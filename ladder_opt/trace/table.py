@@ -88,6 +88,22 @@ class Trace:
             return 0.0
         return float(self.arrival_seconds[-1])
 
+    def split_by_time(self, share: float) -> tuple[Trace, Trace]:
+        """The trace before and from the moment when the last `share` of its span begins.
+
+        The second part's arrivals count from 0 again. Without arrivals, rows take the place of time.
+        What was set aside stays with the first part.
+        """
+        if self.arrival_seconds is None:
+            cut = len(self) - round(len(self) * share)
+        else:
+            cut = int(np.searchsorted(self.arrival_seconds, self.span_seconds * (1 - share)))
+        rows = np.arange(len(self))
+        rest = replace(self.take(rows[cut:]), set_aside={})
+        if rest.arrival_seconds is not None and len(rest):
+            rest = replace(rest, arrival_seconds=rest.arrival_seconds - rest.arrival_seconds[0])
+        return self.take(rows[:cut]), rest
+
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_], *, reason: str | None = None) -> Trace:
         """The trace of the given rows (indices in ascending order, or a mask).
 
