@@ -63,7 +63,7 @@ def run(
             f"{plan.provenance.cost_name or 'another'} (kernel {plan.kernel})"
         )
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, engine)
+        traffic = load_traffic(traces, steps, read, load, engine)
         result = evaluate(
             traffic.source,
             ladders,

@@ -41,7 +41,7 @@ def run(
     engine = engine_options.engine()
     check_output(output, inputs=[*(traces or []), steps.steps])
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, engine)
+        traffic = load_traffic(traces, steps, read, load, engine)
         found = frontier(
             traffic.source,
             cost_options.cost(),

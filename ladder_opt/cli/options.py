@@ -213,10 +213,25 @@ class LoadOptions:
     replicas: Annotated[
         int, typer.Option("--replicas", help="Engines that arrivals are dealt to in turn.")
     ] = 1
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="How often each trace counts in the mix: 5,1,1 [1 each].")
+    ] = None
 
     def replay_options(self) -> ReplayOptions:
         """For the library."""
-        return ReplayOptions(concurrency=self.concurrency, rate_scale=self.rate_scale, replicas=self.replicas)
+        return ReplayOptions(
+            concurrency=self.concurrency,
+            rate_scale=self.rate_scale,
+            replicas=self.replicas,
+            weights=None if self.weights is None else _numbers(self.weights, option="--weights"),
+        )
+
+
+def _numbers(text: str, *, option: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option}: found {text!r}, expected numbers such as 5,1,1") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,17 +376,22 @@ def _input(path: Path, trace: Trace) -> TraceSource:
 
 
 def load_traffic(
-    traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, engine: Engine
+    traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, load: LoadOptions, engine: Engine
 ) -> Traffic:
     """Read traces or a histogram, whichever was given.
 
     Raises:
-        UsageError: neither or both.
+        UsageError: neither or both, or a histogram with options that only traces have.
         InputError: a file that cannot be used.
     """
     if bool(traces) == (steps.steps is not None):
         raise UsageError(f"found {'both' if traces else 'neither'}, expected trace files or --steps")
     if steps.steps is not None:
+        for given in (read, load):
+            for field in dataclasses.fields(given):
+                if getattr(given, field.name) != field.default:
+                    option = f"--{field.name.strip('_').replace('_', '-')}"
+                    raise UsageError(f"{option}: found with --steps, expected with traces alone")
         file = read_steps(steps.steps, engine)
         source = TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")
         return Traffic(source=file.steps, inputs=(source,), warnings=file.warnings, notes=())

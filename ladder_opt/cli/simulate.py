@@ -54,6 +54,7 @@ def run(
             concurrency=load.concurrency,
             rate_scale=load.rate_scale,
             replicas=load.replicas,
+            weights=load.replay_options().weights,
             progress=None if progress is None else lambda share: progress("replay", share),
         )
     write_steps(replay.steps, output)

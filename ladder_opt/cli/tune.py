@@ -44,7 +44,7 @@ def run(
     cost = cost_options.cost()
     options = solve_options(restarts, limits)
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, engine)
+        traffic = load_traffic(traces, steps, read, load, engine)
         plan = tune(
             traffic.source,
             cost,

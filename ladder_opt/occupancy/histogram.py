@@ -129,6 +129,11 @@ class StepHistogram:
                 path=path,
             )
 
+    def scaled(self, weight: float) -> StepHistogram:
+        """Every step counted `weight` times."""
+        real = None if self.gathers_real is None else self.gathers_real * weight
+        return StepHistogram(self.num_seqs, self.num_blocks, self.steps * weight, real)
+
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""
         import pandas as pd  # noqa: PLC0415  (a quarter of a second, and most callers stay in numpy)

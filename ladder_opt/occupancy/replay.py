@@ -104,6 +104,7 @@ def simulate(
     concurrency: int | None = None,
     rate_scale: float = 1.0,
     replicas: int = 1,
+    weights: Sequence[float] | None = None,
     progress: Progress | None = None,
 ) -> Replay:
     """Replay traces, each on engines of its own, and add the histograms up.
@@ -116,6 +117,8 @@ def simulate(
         concurrency: closed loop: as many requests in flight, arrivals unused, on each replica.
         rate_scale: arrivals come this many times as fast.
         replicas: engines that arrivals are dealt to in turn (round robin).
+        weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
+            tokens and other totals are counted once whatever the weights.
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
@@ -124,45 +127,62 @@ def simulate(
     """
     inputs = [traces] if isinstance(traces, Trace) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
+    mix = _checked_weights(weights, len(inputs))
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
     fitting = [_that_fit(trace, engine) for trace in inputs]
-    shares = [
-        trace.take(np.arange(first, len(trace), replicas))
-        for trace in fitting
-        for first in range(min(replicas, len(trace)))
-    ]
-    requests = sum(len(share) for share in shares)
+    requests = sum(len(trace) for trace in fitting)
     set_aside = _add_counts([trace.set_aside for trace in fitting])
     if not requests:
         counts = ", ".join(f"{count} {reason}" for reason, count in set_aside.items())
         raise InputError(f"no request to replay ({counts or 'the trace is empty'})", "at least one")
     parts: list[Replay] = []
+    spans: list[float] = []
     done = 0
-    for share in shares:
-        if not len(share):
-            continue
-        report = None if progress is None else _scaled(progress, done / requests, len(share) / requests)
-        parts.append(
-            _replay_one(
+    for trace, weight in zip(fitting, mix, strict=True):
+        ends = [0.0]
+        for first in range(min(replicas, len(trace))):
+            share = trace.take(np.arange(first, len(trace), replicas))
+            part = _replay_one(
                 share,
                 engine,
                 cost,
                 seconds,
                 concurrency=concurrency,
                 rate_scale=rate_scale,
-                progress=report,
+                progress=None
+                if progress is None
+                else _scaled(progress, done / requests, len(share) / requests),
             )
-        )
-        done += len(share)
-    spans = [trace.span_seconds / rate_scale for trace in inputs]
-    if concurrency:
-        spans = [max(part.end_seconds for part in parts)] * len(inputs)
+            ends.append(part.end_seconds)
+            parts.append(part if weight == 1 else _weighted(part, weight))
+            done += len(share)
+        spans.append(max(ends) if concurrency else trace.span_seconds / rate_scale)
+    weighted = sum(span * weight for span, weight in zip(spans, mix, strict=True))
     return replace(
         _sum_of(parts),
         set_aside=MappingProxyType(set_aside),
-        span_seconds=sum(spans),
-        server_seconds=sum(spans) * replicas,
+        span_seconds=weighted,
+        server_seconds=weighted * replicas,
         longest_span_seconds=max(spans),
+    )
+
+
+def _checked_weights(weights: Sequence[float] | None, traces: int) -> list[float]:
+    mix = [1.0] * traces if weights is None else [float(weight) for weight in weights]
+    if len(mix) != traces:
+        raise UsageError(f"weights: found {len(mix)}, expected {traces}, one for each trace")
+    for weight in mix:
+        if not 1 / _MOST <= weight <= _MOST:
+            raise UsageError(f"weights: found {weight}, expected numbers from {1 / _MOST:g} to {_MOST:g}")
+    return mix
+
+
+def _weighted(part: Replay, weight: float) -> Replay:
+    return replace(
+        part,
+        steps=part.steps.scaled(weight),
+        busy_seconds=part.busy_seconds * weight,
+        idle_seconds=part.idle_seconds * weight,
     )
 
 

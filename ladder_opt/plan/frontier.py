@@ -148,6 +148,8 @@ def frontier(
             f"max_num_seqs: found {task.engine.max_num_seqs}, "
             f"expected {task.engine.min_batched_seqs} or more: batched decode never runs"
         )
+    if task.options.holdout is not None:
+        raise UsageError("--holdout: found a share, expected none for a frontier")
     if task.options.num_seqs or task.options.num_blocks:
         raise UsageError("--num-seqs, --num-blocks: found a pinned axis, expected none for a frontier")
     last = settle(task, Ladders((), ()))

@@ -108,3 +108,4 @@ class ReplayOptions:
     concurrency: int | None = None
     rate_scale: float = 1.0
     replicas: int = 1
+    weights: tuple[float, ...] | None = None

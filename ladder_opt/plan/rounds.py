@@ -66,6 +66,7 @@ class Task:
             concurrency=self.replay_options.concurrency,
             rate_scale=self.replay_options.rate_scale,
             replicas=self.replay_options.replicas,
+            weights=self.replay_options.weights,
             progress=None if progress is None else lambda share: progress("replay", share),
         )
         return replay.steps, replay

@@ -147,3 +147,21 @@ def test_a_plan_whose_bound_is_above_its_objective_is_refused(
     plan["result"]["lower_bound_seconds"] = 1e9
     (folder / "p.json").write_text(json.dumps(plan), encoding="utf-8")
     assert complaint(capsys, "check", "p.json").startswith("p.json: result.lower_bound_seconds: found 1e+09")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--replicas", "2"),
+        ("--rate-scale", "2"),
+        ("--weights", "1"),
+        ("--concurrency", "4"),
+        ("--format", "azure"),
+    ],
+)
+def test_options_of_traces_do_not_go_with_a_histogram(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    assert complaint(capsys, "tune", "--steps", "steps.csv", option, value) == (
+        f"{option}: found with --steps, expected with traces alone"
+    )

@@ -139,3 +139,19 @@ def test_refusals_say_what_was_expected() -> None:
         simulate(lengths, Engine(), COST, concurrency=1, rate_scale=float("nan"))
     with pytest.raises(InputError, match=r"found no request to replay \(1 beyond_max_model_len\)"):
         simulate(lengths, Engine(max_model_len=15), COST, concurrency=1)
+
+
+def test_weights_count_a_traces_steps_more_often() -> None:
+    first = Trace(np.arange(30, dtype=np.float64) * 0.2, np.full(30, 300), np.full(30, 40))
+    second = Trace(np.arange(20, dtype=np.float64) * 0.1, np.full(20, 900), np.full(20, 90))
+    alone = [simulate(trace, Engine(), COST) for trace in (first, second)]
+    mixed = simulate([first, second], Engine(), COST, weights=[5, 0.5])
+    total = 5 * alone[0].steps.total_steps + 0.5 * alone[1].steps.total_steps
+    assert mixed.steps.total_steps == pytest.approx(total)
+    assert mixed.server_seconds == pytest.approx(5 * first.span_seconds + 0.5 * second.span_seconds)
+    assert mixed.busy_seconds == pytest.approx(5 * alone[0].busy_seconds + 0.5 * alone[1].busy_seconds)
+    assert mixed.requests == 50
+    with pytest.raises(UsageError, match="weights: found 1, expected 2, one for each trace"):
+        simulate([first, second], Engine(), COST, weights=[1])
+    with pytest.raises(UsageError, match=r"weights: found -1\.0, expected numbers from 1e-09 to 1e\+09"):
+        simulate(first, Engine(), COST, weights=[-1])
