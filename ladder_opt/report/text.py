@@ -156,16 +156,14 @@ def _context(plan: Plan) -> list[str]:
         f"{engine.max_num_seqs} sequences, {engine.max_model_len:,} tokens, blocks of {engine.block_size}"
     )
     traffic = f"{replay['requests']:,} requests on {engines}" if "requests" in replay else "a steps histogram"
-    lines = [
-        f"{traffic} ({limits}); cost model {plan.provenance.cost_name or 'unnamed'}, kernel {plan.kernel}"
-    ]
+    prices = f"cost model {plan.provenance.cost_name or 'unnamed'}, kernel {plan.kernel}"
+    if "rounds" in replay:
+        prices += f"; {replay['rounds']} rounds of replay and solve"
     steps = result.steps
     work = f"{steps.total:,.0f} decode steps, {steps.batched:,.0f} of them batched"
     if replay.get("busy_seconds"):
         work += f", {result.step_seconds / replay['busy_seconds']:.0%} of the engines' busy time"
-    if "rounds" in replay:
-        work += f"; {replay['rounds']} rounds of replay and solve"
-    return [*lines, work]
+    return [f"{traffic} ({limits})", prices, work]
 
 
 def _ladders(plan: Plan) -> RenderableType:
