@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -24,10 +25,15 @@ def warn(lines: Iterable[str], *, label: str = "warning") -> None:
 
 def say(line: str) -> None:
     """A line on stderr, where there is one: whether anyone reads it changes nothing."""
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stderr is not None:
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        # What is left in the buffer would fail once more at exit, and turn the exit code into 120.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def one_line(text: str) -> str:

@@ -231,6 +231,18 @@ class Incumbent:
         return step_seconds + float((self.price[np.ix_(rows, columns)] * opens).sum()), variants, compiles
 
 
+def tie_price(problem: LadderProblem, seconds: float) -> float:
+    """What a variant is charged so that of equal ladders those with fewer variants win.
+
+    All variants together stay below a quarter of the tolerance of `seconds`, a typical objective. Where
+    that is 0 the problem's own scale takes its place: large beside rounding, small beside anything real.
+    """
+    rows, columns = problem.shape
+    if seconds > 0:
+        return 0.25 * RELATIVE_TOLERANCE * seconds / (rows * columns)
+    return 1e-13 * _dearest(problem, problem.restarts * problem.compile_seconds)
+
+
 def _dearest(problem: LadderProblem, price: Floats) -> float:
     """A bound from above: every step at the dearest rung pair, and every variant compiled."""
     steps = float(problem.cumulative[-1, -1])

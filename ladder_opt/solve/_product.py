@@ -47,9 +47,9 @@ from ladder_opt.errors import SolveError
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_closed
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
-from ladder_opt.solve._incumbent import Incumbent
+from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
-from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
+from ladder_opt.solve.result import SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
 SEARCH_WORK = 20_000_000
@@ -187,8 +187,7 @@ def solve_product(
     else:
         rough = Incumbent(problem, price, deadline)
         rough.start()
-        tie_price = 0.25 * RELATIVE_TOLERANCE * abs(rough.seconds) / (problem.shape[0] * problem.shape[1])
-        incumbent = Incumbent(problem, price + tie_price, deadline)
+        incumbent = Incumbent(problem, price + tie_price(problem, rough.seconds), deadline)
         incumbent.improve_from(rough.rows)
         search = _Search(incumbent, progress)
         bound, proven = search.run()
@@ -213,9 +212,10 @@ def solve_product(
 
 def _solve_pinned(problem: LadderProblem, price: Floats, deadline: float) -> tuple[Incumbent, float]:
     """With one axis given, the other is one exact path; with both, there is nothing to choose."""
-    tie = 0.25 * RELATIVE_TOLERANCE * float(price.max() + problem.step_seconds.max()) / price.size
-    incumbent = Incumbent(problem, price + tie, deadline)
     every_row, every_column = (np.arange(size) for size in problem.shape)
+    incumbent = Incumbent(
+        problem, price + tie_price(problem, problem.objective(every_row, every_column)), deadline
+    )
     if problem.rows_pinned and problem.columns_pinned:
         incumbent.offer(problem.objective(every_row, every_column), every_row, every_column)
         return incumbent, incumbent.seconds

@@ -22,10 +22,10 @@ from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._ascent import Relaxation, interval_costs
-from ladder_opt.solve._incumbent import Incumbent
+from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve._product import root_relaxation
-from ladder_opt.solve.problem import Floats, Integers, LadderProblem
-from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
+from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
+from ladder_opt.solve.result import SolveResult, Status, StopReason
 
 _DUAL_ITERATIONS = 60
 _LABEL_WORK = 20_000_000  # labels to extend in one interval
@@ -60,9 +60,10 @@ def solve_ragged(problem: LadderProblem, *, time_limit_seconds: float) -> SolveR
     started = time.perf_counter()
     deadline = started + time_limit_seconds
     price = problem.restarts * problem.compile_seconds
-    rough = Incumbent(problem, price, deadline)
-    tie_price = 0.25 * RELATIVE_TOLERANCE * rough.seconds / max(1, price.size) ** 2
-    incumbent = Incumbent(problem, price + tie_price, deadline)
+    rough = Incumbent(replace(problem, limits=Limits()), price, deadline)
+    chain = _relaxed_chain(problem, rough, _start(problem, rough))
+    scale = 0.0 if chain is None else _price_of(problem, chain)[0]
+    incumbent = Incumbent(problem, price + tie_price(problem, scale), deadline)
     bound, best, proven = _search(problem, incumbent)
     if best is None:
         raise SolveError(
@@ -88,12 +89,7 @@ def solve_ragged(problem: LadderProblem, *, time_limit_seconds: float) -> SolveR
 
 
 def _search(problem: LadderProblem, incumbent: Incumbent) -> tuple[float, _Chain | None, bool]:
-    relaxation = root_relaxation(incumbent)
-    if problem.rows_pinned:
-        only = np.zeros_like(relaxation.alive)
-        every = np.arange(problem.shape[0])
-        only[every, every + 1] = True
-        relaxation = replace(relaxation, alive=relaxation.alive & only)
+    relaxation = _start(problem, incumbent)
     if not incumbent.limited:
         chain = _relaxed_chain(problem, incumbent, relaxation)
         return (-np.inf, None, True) if chain is None else (_price_of(problem, chain)[0], chain, True)
@@ -104,6 +100,16 @@ def _search(problem: LadderProblem, incumbent: Incumbent) -> tuple[float, _Chain
     if not finished:
         return relaxation.bound, best, False
     return (-np.inf if best is None else _price_of(problem, best)[0]), best, True
+
+
+def _start(problem: LadderProblem, incumbent: Incumbent) -> Relaxation:
+    relaxation = root_relaxation(incumbent)
+    if not problem.rows_pinned:
+        return relaxation
+    only = np.zeros_like(relaxation.alive)
+    every = np.arange(problem.shape[0])
+    only[every, every + 1] = True
+    return replace(relaxation, alive=relaxation.alive & only)
 
 
 def _relaxed_chain(problem: LadderProblem, incumbent: Incumbent, relaxation: Relaxation) -> _Chain | None:
