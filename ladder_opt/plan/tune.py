@@ -28,6 +28,7 @@ from ladder_opt.solve.result import SolveResult, Status, relative_gap
 from ladder_opt.trace.table import Trace, TraceSource
 from ladder_opt.units import duration_text
 
+_ASIDE_SECONDS = 5.0
 _LONG_WARMUP = 0.05  # of the uptime
 _BEHIND_SHARE, _BEHIND_SECONDS = 1.25, 60.0  # an end this far past the last arrival is no longer a tail
 
@@ -269,8 +270,11 @@ def _solved_otherwise(task: Task, last: Round, pins: Ladders, options: SolveOpti
     """Another solve on the same steps, and what it would save beyond the plan."""
     if last.solved is None:
         return None
+    # A number beside the plan: it may not take as long as the plan itself.
+    limit = min(options.time_limit_seconds, _ASIDE_SECONDS)
+    aside = replace(task, options=replace(options, time_limit_seconds=limit))
     try:
-        solved = replace(task, options=options).solve(last.steps, last.replay, pins)
+        solved = aside.solve(last.steps, last.replay, pins)
     except SolveError:
         return None  # none found in time; the plan itself stands
     if solved is None:

@@ -308,24 +308,18 @@ def _dead(plan: Plan) -> RenderableType:
 
 def _alternative(plan: Plan) -> list[RenderableType]:
     other = plan.result.alternative
-    if other is None:
-        return []
+    if other is None or (other.structure == "ragged" and other.saves_seconds < 0):
+        return []  # ragged ladders are never dearer: one that is was not found in time
     what = (
         "a ragged plan (a block ladder for each num_seqs rung)"
         if other.structure == "ragged"
         else "a product plan"
     )
-    change = (
-        f"save {duration_text(other.saves_seconds)}"
-        if other.saves_seconds >= 0
-        else (f"cost {duration_text(-other.saves_seconds)}")
-    )
-    return [
-        Text(
-            f"{what} would {change} more, with {other.num_variants} variants and a warm-up of "
-            f"{duration_text(other.warmup_seconds)}"
-        )
-    ]
+    change = "save" if other.saves_seconds >= 0 else "cost"
+    least = "" if other.status == "optimal" else " at least"
+    saving = f"{change}{least} {duration_text(abs(other.saves_seconds))} more"
+    warmup = duration_text(other.warmup_seconds)
+    return [Text(f"{what} would {saving}, with {other.num_variants} variants and a warm-up of {warmup}")]
 
 
 def _holdout(plan: Plan) -> list[RenderableType]:

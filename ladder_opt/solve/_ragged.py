@@ -28,7 +28,7 @@ from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
 from ladder_opt.solve.result import SolveResult, Status, StopReason
 
 _DUAL_ITERATIONS = 60
-_LABEL_WORK = 20_000_000  # labels to extend in one interval
+_LABEL_WORK = 100_000_000  # labels to extend in one interval
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,22 @@ def _relaxed_chain(problem: LadderProblem, incumbent: Incumbent, relaxation: Rel
     return _Chain(rows, tuple(tuple(np.flatnonzero(has_rung[row] > 0).tolist()) for row in rows))
 
 
+def _product_chain(problem: LadderProblem, incumbent: Incumbent) -> _Chain | None:
+    """Good product ladders as a chain: ragged ones are never worse. They become the incumbent."""
+    if problem.rows_pinned:
+        return None
+    incumbent.start()
+    if not len(incumbent.rows):
+        return None
+    columns = tuple(incumbent.columns.tolist())
+    return _Chain(tuple(incumbent.rows.tolist()), (columns,) * len(incumbent.rows))
+
+
 def _dual(
     problem: LadderProblem, incumbent: Incumbent, relaxation: Relaxation
 ) -> tuple[Relaxation, _Chain | None]:
     """Raise the limits' multipliers; every allowed chain on the way may be the incumbent."""
-    best_chain: _Chain | None = None
+    best_chain = _product_chain(problem, incumbent)
     best = current = relaxation
     typical = max(float(problem.compile_seconds.mean()), 1e-300)
     scale = 1.0
