@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ladder_opt.cost.model import CostModel, read_cost_model
+from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, UsageError
 from ladder_opt.ladder import Ladders
@@ -133,12 +133,12 @@ def frontier(
         UsageError: options out of range, an engine that batches nothing, or a pinned axis.
         InputError: traffic that does not go with the engine.
     """
-    task = Task(
-        source=source,
-        engine=engine or Engine(),
-        cost=cost or read_cost_model(),
-        options=options or SolveOptions(),
-        replay_options=replay_options or ReplayOptions(),
+    task = Task.of(
+        source,
+        cost=cost,
+        engine=engine,
+        options=options,
+        replay_options=replay_options,
         progress=progress,
     )
     if task.options.structure != "product":

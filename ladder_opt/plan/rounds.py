@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ladder_opt.cost.model import CostModel
+from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
@@ -45,6 +45,27 @@ class Task:
     options: SolveOptions
     replay_options: ReplayOptions
     progress: Progress | None = None
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        *,
+        cost: CostModel | None,
+        engine: Engine | None,
+        options: SolveOptions | None,
+        replay_options: ReplayOptions | None,
+        progress: Progress | None,
+    ) -> Task:
+        """A task in which None stands for the default."""
+        return cls(
+            source=source,
+            engine=engine or Engine(),
+            cost=cost or read_cost_model(),
+            options=options or SolveOptions(),
+            replay_options=replay_options or ReplayOptions(),
+            progress=progress,
+        )
 
     @property
     def replays_traces(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ladder_opt._version import __version__
-from ladder_opt.cost.model import CostModel, read_cost_model
+from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
 from ladder_opt.ladder import Ladders, clamp
@@ -81,12 +81,12 @@ def tune(
         InputError: traffic that does not go with the engine, or with a measured table.
         SolveError: limits and pins leave no ladder.
     """
-    task = Task(
-        source=source,
-        engine=engine or Engine(),
-        cost=cost or read_cost_model(),
-        options=options or SolveOptions(),
-        replay_options=replay_options or ReplayOptions(),
+    task = Task.of(
+        source,
+        cost=cost,
+        engine=engine,
+        options=options,
+        replay_options=replay_options,
         progress=progress,
     )
     pins, notes = _pins(task.engine, task.options)
@@ -146,12 +146,12 @@ def evaluate(
         UsageError: options out of range, or ladders that do not end on the engine's limits.
         InputError: traffic that does not go with the engine, or with a measured table.
     """
-    task = Task(
-        source=source,
-        engine=engine or Engine(),
-        cost=cost or read_cost_model(),
-        options=options or SolveOptions(),
-        replay_options=replay_options or ReplayOptions(),
+    task = Task.of(
+        source,
+        cost=cost,
+        engine=engine,
+        options=options,
+        replay_options=replay_options,
         progress=progress,
     )
     _check_top(ladders, task.engine)

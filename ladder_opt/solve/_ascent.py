@@ -55,21 +55,11 @@ class Relaxation:
 
     def price(self, incumbent: Incumbent) -> Floats:
         """Seconds a variant costs, the limits' multipliers included."""
-        if not incumbent.limited:
-            return incumbent.price
-        return (
-            incumbent.price + self.per_variant + self.per_compile_second * incumbent.problem.compile_seconds
-        )
+        return incumbent.priced(self.per_variant, self.per_compile_second)
 
     def allowance(self, incumbent: Incumbent) -> float:
-        """What the limits allow, at their multipliers: to be taken off a priced sum."""
-        limits = incumbent.problem.limits
-        allowance = 0.0
-        if limits.max_variants is not None:
-            allowance += self.per_variant * incumbent.max_variants
-        if limits.max_compile_seconds is not None:
-            allowance += self.per_compile_second * incumbent.max_compiles
-        return allowance
+        """What the limits allow at these multipliers."""
+        return incumbent.allowance(self.per_variant, self.per_compile_second)
 
 
 def is_closed(bound: float, incumbent: Incumbent) -> bool:
@@ -112,8 +102,7 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
     chosen = np.zeros(rows, np.int64)
     has_rung = np.zeros((rows, columns))
     solved = 0
-    # A typical compile brings the gradient of the limit in seconds to the scale of the others.
-    typical = max(float(p.compile_seconds.mean()), 1e-300)
+    typical = p.typical_compile_seconds
     while solved < iterations and scale > _LEAST_SCALE:
         costs = interval_costs(current, incumbent)
         if counted:
@@ -151,7 +140,7 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
         if is_closed(best.bound, incumbent) or time.perf_counter() > incumbent.deadline:
             break
         gradient = has_rung - has_rung.mean(axis=0)
-        over_variants, over_compiles = _excess(current, incumbent, variants, compiles / typical, typical)
+        over_variants, over_compiles = excess(current, incumbent, variants, compiles)
         norm = float((gradient * gradient).sum()) + over_variants**2 + over_compiles**2
         if norm == 0.0:
             break
@@ -165,18 +154,18 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
     return replace(best, scale=scale, mean_rungs=mean_rungs), solved
 
 
-def _excess(
-    relaxation: Relaxation, incumbent: Incumbent, variants: float, compiles: float, typical: float
+def excess(
+    relaxation: Relaxation, incumbent: Incumbent, variants: int, compiles: float
 ) -> tuple[float, float]:
     """Gradient of the limits' multipliers, in variants and in typical compiles; none may go below 0."""
     limits = incumbent.problem.limits
     over_variants = over_compiles = 0.0
     if limits.max_variants is not None:
-        over_variants = variants - incumbent.max_variants
+        over_variants = float(variants - incumbent.max_variants)
         if relaxation.per_variant <= 0.0:
             over_variants = max(0.0, over_variants)
     if limits.max_compile_seconds is not None:
-        over_compiles = compiles - incumbent.max_compiles / typical
+        over_compiles = (compiles - incumbent.max_compiles) / incumbent.problem.typical_compile_seconds
         if relaxation.per_compile_second <= 0.0:
             over_compiles = max(0.0, over_compiles)
     return over_variants, over_compiles

@@ -62,12 +62,27 @@ class Incumbent:
         self._per_variant = 0.0 if limits.max_variants is None else 1.0
         self._per_compile = 0.0
         if limits.max_compile_seconds is not None:
-            self._per_compile = 1.0 / max(float(problem.compile_seconds.mean()), 1e-300)
+            self._per_compile = 1.0 / problem.typical_compile_seconds
 
     @property
     def bar(self) -> float:
         """Bounds from here on are closed: the best objective, less half the tolerance."""
         return self.seconds - 0.5 * RELATIVE_TOLERANCE * abs(self.seconds) - self._rounding
+
+    def priced(self, per_variant: float, per_compile_second: float) -> Floats:
+        """Seconds a variant costs, with multipliers of the limits added."""
+        if not (per_variant or per_compile_second):
+            return self.price
+        return self.price + per_variant + per_compile_second * self.problem.compile_seconds
+
+    def allowance(self, per_variant: float, per_compile_second: float) -> float:
+        """What the limits allow, at their multipliers: to be taken off a priced sum."""
+        allowance = 0.0
+        if self.problem.limits.max_variants is not None:
+            allowance += per_variant * self.max_variants
+        if self.problem.limits.max_compile_seconds is not None:
+            allowance += per_compile_second * self.max_compiles
+        return allowance
 
     def offer(self, seconds: float, rows: Integers, columns: Integers) -> None:
         """Take these ladders if they are better."""
@@ -142,11 +157,12 @@ class Incumbent:
         best = _OneAxis(axis_kernel.HUGE, np.zeros(0, np.int64), free_seconds)
         best_price, low, high = 0.0, 0.0, None
         unit_price = max(free_seconds, 1e-12) / 1000
+        allowed = self.allowance(self._per_variant, self._per_compile)
         for _ in range(_BISECTIONS + 40):
             rungs = self._path(along_rows, other, unit_price)
             seconds, variants, compiles = self._totals(along_rows, rungs, other)
             used = self._per_variant * variants + self._per_compile * compiles
-            bound = seconds + unit_price * (used - self._allowed())
+            bound = seconds + unit_price * (used - allowed)
             if bound > best.bound:
                 best, best_price = _OneAxis(best.seconds, best.rungs, bound), unit_price
             if variants <= self.max_variants and compiles <= self.max_compiles:
@@ -161,15 +177,6 @@ class Incumbent:
                 break
             unit_price = unit_price * 4 if high is None else (low + high) / 2
         return best, best_price
-
-    def _allowed(self) -> float:
-        """What the limits allow, in units of the one price."""
-        allowed = 0.0
-        if self._per_variant:
-            allowed += self._per_variant * self.max_variants
-        if self._per_compile:
-            allowed += self._per_compile * self.max_compiles
-        return allowed
 
     def _labelled(
         self, along_rows: bool, other: Integers, unit_price: float, below: float, work: int
@@ -192,7 +199,7 @@ class Incumbent:
             self.max_compiles,
             unit_price * self._per_variant,
             unit_price * self._per_compile,
-            below + unit_price * self._allowed(),
+            below + unit_price * self.allowance(self._per_variant, self._per_compile),
             work,
         )
         if first < 0:
@@ -205,9 +212,7 @@ class Incumbent:
     def _path(self, along_rows: bool, other: Integers, unit_price: float) -> Integers:
         """The cheapest ladder with every variant and compile second charged more."""
         p = self.problem
-        price = self.price
-        if unit_price:
-            price = price + unit_price * (self._per_variant + self._per_compile * p.compile_seconds)
+        price = self.priced(unit_price * self._per_variant, unit_price * self._per_compile)
         chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
         _, count = axis_kernel.best_ladder(
             along_rows,

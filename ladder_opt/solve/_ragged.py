@@ -21,7 +21,7 @@ from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve import _dp_kernel as dp_kernel
-from ladder_opt.solve._ascent import Relaxation, interval_costs
+from ladder_opt.solve._ascent import Relaxation, excess, interval_costs
 from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve._product import root_relaxation
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
@@ -153,7 +153,7 @@ def _dual(
     """Raise the limits' multipliers; every allowed chain on the way may be the incumbent."""
     best_chain = _product_chain(problem, incumbent)
     best = current = relaxation
-    typical = max(float(problem.compile_seconds.mean()), 1e-300)
+    typical = problem.typical_compile_seconds
     scale = 1.0
     for _ in range(_DUAL_ITERATIONS):
         chain = _relaxed_chain(problem, incumbent, current)
@@ -174,23 +174,15 @@ def _dual(
         if is_allowed and seconds < incumbent.seconds:
             incumbent.seconds = seconds
             best_chain = chain
-        over = [0.0, 0.0]
-        if incumbent.max_variants < axis_kernel.NO_LIMIT:
-            over[0] = float(variants - incumbent.max_variants)
-        if incumbent.max_compiles < axis_kernel.HUGE:
-            over[1] = (compiles - incumbent.max_compiles) / typical
-        over = [
-            0.0 if excess < 0 and price <= 0 else excess
-            for excess, price in zip(over, (current.per_variant, current.per_compile_second), strict=True)
-        ]
-        norm = over[0] ** 2 + over[1] ** 2
+        over_variants, over_compiles = excess(current, incumbent, variants, compiles)
+        norm = over_variants**2 + over_compiles**2
         if norm == 0.0 or time.perf_counter() > incumbent.deadline:
             break
         step = scale * max(incumbent.seconds - bound, 1e-12 * abs(bound)) / norm
         current = replace(
             current,
-            per_variant=max(0.0, current.per_variant + step * over[0]),
-            per_compile_second=max(0.0, current.per_compile_second + step * over[1] / typical),
+            per_variant=max(0.0, current.per_variant + step * over_variants),
+            per_compile_second=max(0.0, current.per_compile_second + step * over_compiles / typical),
         )
     return best, best_chain
 

@@ -133,6 +133,11 @@ class LadderProblem:
         """(rows, columns)."""
         return len(self.rows), len(self.columns)
 
+    @property
+    def typical_compile_seconds(self) -> float:
+        """The mean variant's compile, above 0: brings limits in seconds to the scale of variants."""
+        return max(float(self.compile_seconds.mean()), 1e-300)
+
     def opens(self, rows: Integers, columns: Integers) -> NDArray[np.bool_]:
         """Whether each rung pair of ladders (candidates' indices) is the lowest of a compiled variant."""
         below = np.r_[0, columns[:-1] + 1][None, :]  # positions
