@@ -74,6 +74,11 @@ class Engine:
         return self.num_kv_blocks - 1
 
     @property
+    def num_pages(self) -> int:
+        """Pages of the KV cache, the null block counted."""
+        return self.usable_kv_blocks + 1
+
+    @property
     def batches_decodes(self) -> bool:
         """Whether any step can reach the batched kernel."""
         return self.max_num_seqs >= self.min_batched_seqs
