@@ -48,6 +48,7 @@ def advance(
     clock: NDArray[np.float64],
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
+    sequences: NDArray[np.int64] | None,
     max_steps: int,
 ) -> int:
     """Run at most `max_steps` engine steps; return FINISHED, PAUSED or STUCK.
@@ -69,6 +70,8 @@ def advance(
         clock: float slots above. Modified in place.
         steps: (max_num_seqs + 1, max_num_blocks + 1) steps by size. Modified in place.
         real_blocks: the same shape, sum of the decodes' own blocks. Modified in place.
+        sequences: (max_num_blocks + 1, longest query + 1) calls of the per-sequence path by size, modified in
+            place; None where nobody asked: numba then compiles the counting away.
         max_steps: when to pause.
     """
     requests = prompt.size
@@ -83,6 +86,7 @@ def advance(
     now = clock[NOW]
     busy = clock[BUSY]
     status = PAUSED
+    few_blocks = np.empty(min_batched, np.int64)  # own blocks of the decodes of a step that is not batched
     for _ in range(max_steps):
         if done == requests:
             status = FINISHED
@@ -133,9 +137,13 @@ def advance(
             computed[request] = before + tokens
             budget -= tokens
             if tokens == 1 and before >= prompt[request]:
+                if sequences is not None and decodes < min_batched:
+                    few_blocks[decodes] = held
                 decodes += 1
                 own_blocks += held
                 longest = max(longest, held)
+            elif sequences is not None:
+                sequences[held, tokens] += 1
             # Sampling can be settled here: whoever is preempted later in this step comes later in the queue.
             if before + tokens == known[request]:
                 known[request] += 1
@@ -155,6 +163,8 @@ def advance(
                 blocks[request] = wanted
                 computed[request] = tokens
                 budget -= tokens
+                if sequences is not None:
+                    sequences[wanted, tokens] += 1
                 if num_preempted > 0:
                     num_preempted -= 1
                 else:
@@ -176,6 +186,9 @@ def advance(
             step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
         else:
             step += seconds[1] * own_blocks
+            if sequences is not None:
+                for index in range(decodes):
+                    sequences[few_blocks[index], 1] += 1
         now += step
         busy += step
         state[STEPS] += 1

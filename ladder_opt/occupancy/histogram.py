@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
+from ladder_opt.occupancy._cells import merged_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,35 +36,13 @@ class StepHistogram:
     gathers_real: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        seqs = np.asarray(self.num_seqs)
-        blocks = np.asarray(self.num_blocks)
-        steps = np.asarray(self.steps, np.float64)
-        real = None if self.gathers_real is None else np.asarray(self.gathers_real, np.float64)
-        for name, values in (("num_seqs", seqs), ("num_blocks", blocks), ("gathers_real", real)):
-            if values is not None and values.shape != steps.shape:
-                raise InputError(f"{values.size} {name}", f"{steps.size}, one for each cell", column=name)
-        for name, sizes in (("num_seqs", seqs), ("num_blocks", blocks)):
-            if sizes.dtype.kind not in "iu" and len(sizes):
-                raise InputError(f"{name} of type {sizes.dtype}", "integers", column=name)
-            if len(sizes) and sizes.min() < 1:
-                raise InputError(f"{sizes.min()}", "1 or more", column=name)
-        if not (np.isfinite(steps).all() and (steps > 0).all()):
-            bad = steps[~(np.isfinite(steps) & (steps > 0))][0]
-            raise InputError(f"{bad}", "a finite weight above 0", column="steps")
-        if real is not None and not (np.isfinite(real).all() and (real >= 0).all()):
-            bad = real[~(np.isfinite(real) & (real >= 0))][0]
-            raise InputError(f"{bad}", "a finite number of 0 or more", column="gathers_real")
-        order = np.lexsort((blocks, seqs))
-        seqs = seqs[order].astype(np.int64)
-        blocks = blocks[order].astype(np.int64)
-        new_cell = np.ones(len(seqs), bool)
-        new_cell[1:] = (np.diff(seqs) != 0) | (np.diff(blocks) != 0)
-        first = np.flatnonzero(new_cell)
-        object.__setattr__(self, "num_seqs", seqs[first])
-        object.__setattr__(self, "num_blocks", blocks[first])
-        object.__setattr__(self, "steps", _sum_runs(steps[order], first))
-        if real is not None:
-            object.__setattr__(self, "gathers_real", _sum_runs(real[order], first))
+        columns = merged_cells(
+            {"num_seqs": self.num_seqs, "num_blocks": self.num_blocks},
+            {"steps": self.steps, "gathers_real": self.gathers_real},
+            above_zero="steps",
+        )
+        for name, values in columns.items():
+            object.__setattr__(self, name, values)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -165,7 +144,3 @@ class StepHistogram:
             np.concatenate([part.steps for part in histograms]),
             real,
         )
-
-
-def _sum_runs(values: NDArray[np.float64], first: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.add.reduceat(values, first) if len(values) else values

@@ -36,6 +36,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, InternalError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
 from ladder_opt.trace.table import Trace, within_limits
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Replay:
 
     Attributes:
         steps: the decode steps.
+        sequences: calls of the per-sequence path; None where they were not asked for.
         requests: requests replayed.
         set_aside: requests found but not replayed, by reason (those of the trace included).
         engine_steps: steps of any kind.
@@ -72,6 +74,7 @@ class Replay:
     """
 
     steps: StepHistogram
+    sequences: SequenceHistogram | None = None
     requests: int
     set_aside: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
     engine_steps: int
@@ -87,12 +90,16 @@ class Replay:
     longest_span_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the histogram, for `--json`."""
-        names = [name for name in self.__dataclass_fields__ if name not in ("steps", "set_aside")]
-        return {name: getattr(self, name) for name in names} | {
+        """Everything but the histograms, for `--json`."""
+        left_out = ("steps", "sequences", "set_aside")
+        names = [name for name in self.__dataclass_fields__ if name not in left_out]
+        totals = {name: getattr(self, name) for name in names} | {
             "set_aside": dict(self.set_aside),
             "decode_steps": self.steps.total_steps,
         }
+        if self.sequences is not None:
+            totals["per_sequence_calls"] = self.sequences.total_calls
+        return totals
 
 
 def simulate(
@@ -105,6 +112,7 @@ def simulate(
     rate_scale: float = 1.0,
     replicas: int = 1,
     weights: Sequence[float] | None = None,
+    per_sequence: bool = False,
     progress: Progress | None = None,
 ) -> Replay:
     """Replay traces, each on engines of its own, and add the histograms up.
@@ -119,15 +127,19 @@ def simulate(
         replicas: engines that arrivals are dealt to in turn (round robin).
         weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
             tokens and other totals are counted once whatever the weights.
+        per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
-        UsageError: an option is out of range, or a trace without arrivals has no `concurrency`.
+        UsageError: an option is out of range, `per_sequence` needs too large a table, or a trace without
+            arrivals has no `concurrency`.
         InputError: no request can be replayed.
     """
     inputs = [traces] if isinstance(traces, Trace) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     mix = _checked_weights(weights, len(inputs))
+    if per_sequence:
+        dense_table_shape(engine)  # refuse before the work
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
     fitting = [_that_fit(trace, engine) for trace in inputs]
     requests = sum(len(trace) for trace in fitting)
@@ -149,6 +161,7 @@ def simulate(
                 seconds,
                 concurrency=concurrency,
                 rate_scale=rate_scale,
+                per_sequence=per_sequence,
                 progress=None
                 if progress is None
                 else _scaled(progress, done / requests, len(share) / requests),
@@ -181,6 +194,7 @@ def _weighted(part: Replay, weight: float) -> Replay:
     return replace(
         part,
         steps=part.steps.scaled(weight),
+        sequences=None if part.sequences is None else part.sequences.scaled(weight),
         busy_seconds=part.busy_seconds * weight,
         idle_seconds=part.idle_seconds * weight,
     )
@@ -233,6 +247,7 @@ def _replay_one(
     *,
     concurrency: int | None,
     rate_scale: float,
+    per_sequence: bool,
     progress: Progress | None,
 ) -> Replay:
     kernel = _load_kernel()
@@ -263,6 +278,7 @@ def _replay_one(
         clock[kernel.NOW] = arrival[0]
     counts = np.zeros(batched_seconds.shape, np.int64)
     real = np.zeros(batched_seconds.shape, np.int64)
+    sequences = np.zeros(dense_table_shape(engine), np.int64) if per_sequence else None
     work = [
         np.zeros(requests, np.int64),
         trace.prompt_tokens.copy(),
@@ -283,6 +299,7 @@ def _replay_one(
             clock,
             counts,
             real,
+            sequences,
             _STEPS_BETWEEN_PROGRESS,
         )
         if progress is not None:
@@ -299,6 +316,7 @@ def _replay_one(
             counts[num_seqs, num_blocks].astype(np.float64),
             real[num_seqs, num_blocks].astype(np.float64),
         ),
+        sequences=None if sequences is None else SequenceHistogram.from_counts(sequences),
         requests=requests,
         engine_steps=int(state[kernel.STEPS]),
         prefill_only_steps=int(state[kernel.PREFILL_ONLY]),
@@ -325,10 +343,12 @@ def _sum_of(parts: Sequence[Replay]) -> Replay:
         "busy_seconds",
         "idle_seconds",
     )
+    tables = [part.sequences for part in parts if part.sequences is not None]
     return replace(
         parts[0],
         **{name: sum(getattr(part, name) for part in parts) for name in names},
         steps=StepHistogram.sum_of(part.steps for part in parts),
+        sequences=SequenceHistogram.sum_of(tables) if len(tables) == len(parts) else None,
         end_seconds=max(part.end_seconds for part in parts),
     )
 

@@ -64,6 +64,16 @@ def replay_text(replay: Replay) -> RenderableType:
         ("engine steps", f"{replay.engine_steps:,}"),
         ("  with decodes", f"{replay.steps.total_steps:,.0f} in {len(replay.steps):,} cells"),
         ("  prefill only", f"{replay.prefill_only_steps:,}"),
+        *(
+            []
+            if replay.sequences is None
+            else [
+                (
+                    "per-sequence calls",
+                    f"{replay.sequences.total_calls:,.0f} in {len(replay.sequences):,} cells",
+                )
+            ]
+        ),
         ("preemptions", f"{replay.preemptions:,}"),
         ("prefill / decode tokens", f"{replay.prefill_tokens:,} / {replay.decode_tokens:,}"),
         ("busy / idle", f"{duration_text(replay.busy_seconds)} / {duration_text(replay.idle_seconds)}"),

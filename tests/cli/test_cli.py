@@ -18,6 +18,7 @@ from ladder_opt import __version__
 from ladder_opt.cli import app
 from ladder_opt.cli.app import main
 from ladder_opt.errors import InternalError
+from ladder_opt.occupancy.sequences_file import read_sequences
 from ladder_opt.occupancy.steps_file import read_steps, write_steps
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.trace.read import read_trace
@@ -457,6 +458,16 @@ def test_simulate_prints_totals(folder: Path, run: Run) -> None:
         text = run("simulate", "trace.csv", *ENGINE, "-o", "s.csv", "--ladders", ladders).out
         assert "requests replayed" in text
         assert "120" in text
+
+
+def test_simulate_writes_the_per_sequence_table(folder: Path, run: Run) -> None:
+    arguments = ["simulate", "trace.csv", *ENGINE, "-o", "s.csv", "--json"]
+    calls = run(*arguments, "--sequences", "calls.parquet").json()["per_sequence_calls"]
+    assert read_sequences("calls.parquet").sequences.total_calls == calls
+    assert "per_sequence_calls" not in run(*arguments).json()
+    assert "per-sequence calls" in run(*arguments[:-1], "--sequences", "calls.csv").out
+    err = run(*arguments, "--sequences", "s.csv", code=2).err
+    assert err.endswith("--sequences: found s.csv, expected another file than -o names\n")
 
 
 def test_requests_set_aside_are_warned_of(folder: Path, run: Run) -> None:

@@ -167,11 +167,22 @@ def assert_equal(case: Case) -> OracleReplay:
         concurrency=case.concurrency,
     )
     trace = Trace(np.array(case.arrivals), np.array(case.prompts), np.array(case.outputs))
-    ours = simulate(trace, case.engine, case.cost, ladders=case.ladders, concurrency=case.concurrency)
+    ours = simulate(
+        trace,
+        case.engine,
+        case.cost,
+        ladders=case.ladders,
+        concurrency=case.concurrency,
+        per_sequence=True,
+    )
 
     steps: Counter[tuple[int, int]] = Counter()
     gathers: Counter[tuple[int, int]] = Counter()
+    calls: Counter[tuple[int, int]] = Counter()
     for load in theirs.loads:
+        calls.update(load.prefills)
+        if load.num_decodes < case.engine.min_batched_seqs:
+            calls.update((own, 1) for own in load.decodes)
         if load.num_decodes:
             steps[load.num_decodes, load.max_blocks] += 1
             gathers[load.num_decodes, load.max_blocks] += load.decode_blocks
@@ -180,6 +191,10 @@ def assert_equal(case: Case) -> OracleReplay:
     assert ours.steps.gathers_real is not None
     assert dict(zip(cells, ours.steps.gathers_real.tolist(), strict=True)) == gathers
     assert cells == sorted(steps)
+    table = ours.sequences
+    assert table is not None
+    own = zip(table.num_blocks.tolist(), table.query_len.tolist(), strict=True)
+    assert dict(zip(own, table.calls.tolist(), strict=True)) == calls
     assert ours.prefill_only_steps == len(theirs.loads) - steps.total()
     assert ours.preemptions == theirs.preemptions
     assert ours.end_seconds == theirs.end_seconds
