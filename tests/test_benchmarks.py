@@ -58,7 +58,8 @@ def test_milp_alternation_and_brute_force_bear_the_solver_out(seed: int) -> None
     engine = Engine(max_num_seqs=SEQS, max_model_len=BLOCKS * 128)
     cells = {(int(rng.integers(3, SEQS + 1)), int(rng.integers(1, BLOCKS + 1))) for _ in range(12)}
     weighted = tuple((n, b, float(rng.integers(1, 5000))) for n, b in sorted(cells))
-    steps = StepHistogram(*(np.array(column) for column in zip(*weighted, strict=True)))
+    seqs, blocks, counts = (np.array(column) for column in zip(*weighted, strict=True))
+    steps = StepHistogram(seqs, blocks, counts)
     cost = cost_of(kernel)
     restarts = float(rng.uniform(0.1, 3))
     limits = Limits(max_variants=max_variants, max_compile_seconds=budget)

@@ -175,7 +175,7 @@ class CostModel(BaseModel):
         return np.asarray(self.graphs_per_variant * one_graph)
 
     def sequence_call_seconds(self, num_blocks: ArrayLike, query_len: ArrayLike) -> NDArray[np.float64]:
-        """Seconds of one sequence's call of the per-sequence kernel, padded to these rungs (they broadcast)."""
+        """Seconds of one sequence's call of the per-sequence kernel, padded to these rungs."""
         blocks = np.asarray(num_blocks, np.float64)
         rows = np.asarray(query_len, np.float64)
         per_query_gather = self.per_sequence.per_query_gather if self.per_sequence else 0.0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.occupancy._cells import merged_cells
+from ladder_opt.occupancy.sequences import SequenceHistogram
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +29,14 @@ class StepHistogram:
         num_blocks: int64 (cells,), blocks of the longest of them, >= 1.
         steps: float64 (cells,), how many steps (a weight, may be fractional), > 0.
         gathers_real: float64 (cells,) or None; sum over the cell's steps of every sequence's own blocks.
+        sequences: calls of the per-sequence path in all steps, where they were counted.
     """
 
     num_seqs: NDArray[np.int64]
     num_blocks: NDArray[np.int64]
     steps: NDArray[np.float64]
     gathers_real: NDArray[np.float64] | None = None
+    sequences: SequenceHistogram | None = None
 
     def __post_init__(self) -> None:
         columns = merged_cells(
@@ -111,7 +114,17 @@ class StepHistogram:
     def scaled(self, weight: float) -> StepHistogram:
         """Every step counted `weight` times."""
         real = None if self.gathers_real is None else self.gathers_real * weight
-        return StepHistogram(self.num_seqs, self.num_blocks, self.steps * weight, real)
+        calls = None if self.sequences is None else self.sequences.scaled(weight)
+        return StepHistogram(self.num_seqs, self.num_blocks, self.steps * weight, real, calls)
+
+    def decode_calls(self, engine: Engine) -> SequenceHistogram:
+        """What the steps below min_batched_seqs ask of the per-sequence path, for want of a count.
+
+        Every sequence is taken to be as long as the longest, and prefill is not there at all.
+        """
+        small = ~self.batched(engine)
+        calls = self.steps[small] * self.num_seqs[small]
+        return SequenceHistogram(self.num_blocks[small], np.ones(len(calls), np.int64), calls)
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""
@@ -143,4 +156,11 @@ class StepHistogram:
             np.concatenate([part.num_blocks for part in histograms]),
             np.concatenate([part.steps for part in histograms]),
             real,
+            SequenceHistogram.sum_of(calls) if len(calls := _known_calls(histograms)) else None,
         )
+
+
+def _known_calls(histograms: list[StepHistogram]) -> list[SequenceHistogram]:
+    """The calls of each histogram; none unless all know theirs."""
+    calls = [part.sequences for part in histograms if part.sequences is not None]
+    return calls if len(calls) == len(histograms) else []

@@ -89,6 +89,11 @@ class Replay:
     server_seconds: float
     longest_span_seconds: float
 
+    @property
+    def all_steps(self) -> StepHistogram:
+        """The decode steps, with the calls of the per-sequence path where they were counted."""
+        return self.steps if self.sequences is None else replace(self.steps, sequences=self.sequences)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the histograms, for `--json`."""
         left_out = ("steps", "sequences", "set_aside")

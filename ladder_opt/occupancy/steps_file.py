@@ -59,7 +59,10 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
         row="decode step",
         max_bytes=MAX_STEPS_FILE_BYTES,
     )
-    steps = StepHistogram(**file.columns)
+    columns = file.columns
+    steps = StepHistogram(
+        columns["num_seqs"], columns["num_blocks"], columns["steps"], columns.get("gathers_real")
+    )
     if engine is not None:
         steps.check_pool(engine, path=str(path))
     return StepsFile(steps, file.path, file.sha256, file.rows, file.warnings)

@@ -30,7 +30,8 @@ def price_baselines(
 ) -> list[tuple[str, LadderPrice]]:
     """Price the default ladders, and the Spyre plugin's KV presets as block ladders.
 
-    With target `spyre-env`, query lengths are the Spyre plugin's own. Ladders with a rung pair that a measured cost table lacks are left out.
+    With target `spyre-env`, query lengths are the Spyre plugin's own. Ladders with a rung pair that a
+    measured cost table lacks are left out.
     """
     default = default_of(engine, target)
     ladders = {"default": default}

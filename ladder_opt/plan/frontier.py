@@ -12,8 +12,8 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, UsageError
-from ladder_opt.ladder import Ladders
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
+from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.rounds import Progress, Source, Task, settle
 from ladder_opt.solve.api import solve_frontier_of
 from ladder_opt.solve.price import LadderPrice, price_ladders

@@ -33,14 +33,14 @@ def pinned_ladders(engine: Engine, cost: CostModel, options: SolveOptions) -> tu
 def _check_spyre(engine: Engine, options: SolveOptions) -> None:
     if engine.min_batched_seqs != SPYRE_MIN_BATCHED_SEQS:
         raise UsageError(
-            f"min_batched_seqs: found {engine.min_batched_seqs}, expected {SPYRE_MIN_BATCHED_SEQS}, which the "
-            "Spyre plugin has built in (--target spyre-env)"
+            f"min_batched_seqs: found {engine.min_batched_seqs}, expected {SPYRE_MIN_BATCHED_SEQS}, which "
+            "the Spyre plugin has built in (--target spyre-env)"
         )
     small = [rung for rung in options.num_seqs if isinstance(rung, int) and 0 < rung < SPYRE_MIN_BATCHED_SEQS]
     if small:
         raise UsageError(
-            f"--num-seqs: found {min(small)}, expected {SPYRE_MIN_BATCHED_SEQS} or more: entries below are those "
-            "of pooling models, which reuse SPYRE_ATTN_NUM_SEQS_BUCKETS and never decode"
+            f"--num-seqs: found {min(small)}, expected {SPYRE_MIN_BATCHED_SEQS} or more: entries "
+            "below are those of pooling models, which reuse SPYRE_ATTN_NUM_SEQS_BUCKETS and never decode"
         )
 
 

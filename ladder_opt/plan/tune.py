@@ -97,6 +97,7 @@ def tune(
     ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
     price = price_ladders(last.steps, task.engine, task.cost, ladders, restarts=task.restarts(last.replay))
     notes = [*warnings, *notes, *_replay_warnings(last.replay)]
+    notes += _unrecorded(price)
     if not last.settled:
         notes.append(
             f"after {last.rounds} rounds of replay and solve the ladders do not stand still; "
@@ -159,16 +160,17 @@ def evaluate(
     _check_top(ladders, task.engine)
     steps, replay = task.steps_with(ladders)
     restarts = task.restarts(replay)
+    price = price_ladders(steps, task.engine, task.cost, ladders, restarts=restarts)
     outcome = _Outcome(
         task=task,
         steps=steps,
         replay=replay,
-        price=price_ladders(steps, task.engine, task.cost, ladders, restarts=restarts),
+        price=price,
         solved=None,
         lower_bound_seconds=lower_bound(steps, task.engine, task.cost, restarts=restarts, target=target),
         pins=None,
         limits=Limits(),
-        warnings=[*warnings, *_replay_warnings(replay)],
+        warnings=[*warnings, *_replay_warnings(replay), *_unrecorded(price)],
         rounds={},
     )
     return _assemble(outcome, inputs)
@@ -220,6 +222,13 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
             f"it would take about --replicas {math.ceil(replay.busy_seconds / span)} to keep up"
         )
     return notes
+
+
+def _unrecorded(price: LadderPrice) -> list[str]:
+    if not price.unrecorded_steps:
+        return []
+    steps = f"{price.unrecorded_steps:,.0f} steps run variants that no warm-up records"
+    return [f"{steps}: one iteration reads as many pages as the KV cache has, so they compile while serving"]
 
 
 def _warmup_warnings(options: SolveOptions, price: LadderPrice, replay: Replay | None) -> list[str]:
@@ -309,9 +318,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     task, price, solved = outcome.task, outcome.price, outcome.solved
     ladders = price.ladders
     target = task.options.target
-    baselines = price_baselines(
-        outcome.steps, task.engine, task.cost, restarts=price.restarts, target=target
-    )
+    baselines = price_baselines(outcome.steps, task.engine, task.cost, restarts=price.restarts, target=target)
     default = dict(baselines).get("default")
     if default is not None and not is_within(default, outcome.limits):
         default = None  # not to be had within the limits, so nothing to keep

@@ -58,9 +58,7 @@ def solve_ladders(
     limits = limits or Limits()
     if target == "spyre-env" and structure == "ragged":
         raise UsageError("--structure: found ragged, expected product: the Spyre plugin has one block ladder")
-    problem = build_problem(
-        steps, engine, cost, restarts=restarts, limits=limits, pins=pins, target=target
-    )
+    problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins, target=target)
     if structure == "product":
         _check_limits(problem, limits)
     if structure == "ragged":

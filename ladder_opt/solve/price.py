@@ -63,6 +63,8 @@ class LadderPrice:
         hits: float64 (rung pairs,), steps padded to it.
         dead_variants: the lowest rung pair of every variant that no step is padded to.
         sequences: the per-sequence kernel's part, where it shares the num_blocks ladder.
+        unrecorded_steps: steps padded to a variant that no recorder compiles, since one iteration of it reads
+            as many pages as the KV cache has.
     """
 
     ladders: Ladders
@@ -79,6 +81,7 @@ class LadderPrice:
     hits: NDArray[np.float64]
     dead_variants: tuple[tuple[int, int], ...]
     sequences: SequencePrice | None = None
+    unrecorded_steps: float = 0.0
 
     @property
     def objective_seconds(self) -> float:
@@ -168,6 +171,7 @@ def price_ladders(
         hits=hits,
         dead_variants=dead,
         sequences=sequences,
+        unrecorded_steps=float(hits[~pairs.held].sum()) if len(hits) else 0.0,
     )
 
 
@@ -328,7 +332,7 @@ def best_absent_rung(
         for rung in candidates:
             if not rungs or rung in rungs or rung > rungs[-1]:
                 continue
-            trial = replace(ladders, **{axis: tuple(sorted((*rungs, rung)))})
+            trial = _with_rungs(ladders, axis, tuple(sorted((*rungs, rung))))
             other = price_ladders(steps, engine, cost, trial, restarts=price.restarts)
             found = AbsentRung(
                 axis=axis,
@@ -347,7 +351,12 @@ def _query_candidates(steps: StepHistogram, engine: Engine) -> list[int]:
     if steps.sequences is None:
         return []
     top = engine.max_num_batched_tokens
-    return np.union1d(steps.sequences.query_len, np.arange(engine.block_size, top, engine.block_size)).tolist()
+    blocks = np.arange(engine.block_size, top, engine.block_size)
+    return [int(size) for size in np.union1d(steps.sequences.query_len, blocks)]
+
+
+def _with_rungs(ladders: Ladders, axis: str, rungs: tuple[int, ...]) -> Ladders:
+    return replace(ladders, **{axis: rungs})  # type: ignore[arg-type]  # of these axes all are tuples
 
 
 def _loss(rung: AbsentRung) -> float:
@@ -363,7 +372,7 @@ def _removals(ladders: Ladders) -> Iterator[tuple[str, int, int | None, Ladders 
                 # A decode is a query of 1, and the recorder only knows the lengths listed.
                 has_to_stay = index == len(rungs) - 1 or (axis == "query_lens" and not index)
                 rest = rungs[:index] + rungs[index + 1 :]
-                yield axis, rung, None, None if has_to_stay else replace(ladders, **{axis: rest})
+                yield axis, rung, None, None if has_to_stay else _with_rungs(ladders, axis, rest)
         return
     seqs = ladders.num_seqs
     for index, rung in enumerate(seqs):

@@ -29,7 +29,8 @@ further rows, below those of batched decode (`_rows`).
 **Guard.** With a guard R, a rung may be at most R times the smallest size padded to it: m_c <= R * (m_a + 1),
 and the same for rows. `lowest_column[c]` and `lowest_row[j]` are the lowest positions allowed below.
 
-**Reductions** (`_rows.useful_columns`, `_rows.useful_rows`), each by moving a rung down without raising any term:
+**Reductions** (`_rows.useful_columns`, `_rows.useful_rows`), each by moving a rung down without raising any
+term:
 
 * A column c with no steps in (m_{c-1}, m_c] is left out if in every row its step and compile are no cheaper
   than those of c-1, and wherever c+1 shares c's variant it shares c-1's too. *Proof.* Take a ladder that
@@ -53,7 +54,7 @@ not monotone in s (32 // s jumps), which is why rows are compared as they are an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,6 +71,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _MAX_ROWS = 4096  # intervals of rows are counted by its square
+QUERY_GRAIN_TOKENS = 64  # query lengths are solved for in whole steps of this; see docs/design/0007
 _RELATIVE_SLACK = 1e-9  # a budget of 600 s holds 42 variants that take 14.2857142857 s each
 
 
@@ -239,7 +241,9 @@ def build_problem(
         compile_seconds=np.ascontiguousarray(parts.compile_seconds),
         first_column=np.ascontiguousarray(parts.first_column),
         reach=np.concatenate((parts.reach, np.full((1, len(columns)), -1))),
-        lowest_row=np.maximum(_nearest_required(parts.required), np.r_[np.zeros(queries + 1, int), below_seqs]),
+        lowest_row=np.maximum(
+            _nearest_required(parts.required), np.r_[np.zeros(queries + 1, int), below_seqs]
+        ),
         lowest_column=_lowest_below(columns, 0, limits.guard),
         restarts=float(restarts),
         limits=_as_count_where_equal(limits, parts.compile_seconds),
@@ -267,7 +271,7 @@ class _Traffic:
             seqs = np.array(pins.num_seqs, np.int64)
         queries = np.zeros(0, np.int64)
         if target == "spyre-env":
-            queries = np.array(pins.query_lens or _query_candidates(engine), np.int64)
+            queries = np.array(pins.query_lens or _query_candidates(engine, cost), np.int64)
         self.rows = queries, seqs
         self.columns = np.array(pins.num_blocks, np.int64) if pins.num_blocks else columns
         self.columns_pinned = bool(pins.num_blocks)
@@ -293,16 +297,26 @@ class _Traffic:
         return stacked(calls, batched)
 
 
-def _query_candidates(engine: Engine) -> list[int]:
-    """Every length that a query can have, and the limit, which the plugin appends to any list."""
+def _query_candidates(engine: Engine, cost: CostModel) -> list[int]:
+    """A decode's length, multiples of the grain, and the limit, which the plugin appends to any list.
+
+    Where query padding costs nothing, a length in between only adds variants: whatever is padded to it could
+    go to the next one, and a variant that the next one then needs (m blocks hold its shortest query) is one
+    that is no longer needed for the length left out.
+    """
     top = engine.max_num_batched_tokens
-    return [*range(1, min(engine.max_model_len + 1, top)), top]
+    longest = min(engine.max_model_len + QUERY_GRAIN_TOKENS, top)
+    between: Iterable[int] = range(QUERY_GRAIN_TOKENS, longest, QUERY_GRAIN_TOKENS)
+    if cost.per_sequence is None or not cost.per_sequence.per_query_gather:
+        between = ()
+    return sorted({1, *between, top})
 
 
 def _nearest_required(required: NDArray[np.bool_]) -> Integers:
     """By position: the position of the last required row below it, 0 for none."""
     positions = np.where(required, np.arange(1, len(required) + 1), 0)
-    return np.r_[0, 0, np.maximum.accumulate(positions)[:-1]].astype(np.int64)
+    nearest: Integers = np.r_[0, 0, np.maximum.accumulate(positions)[:-1]].astype(np.int64)
+    return nearest
 
 
 def _candidates(engine: Engine, cost: CostModel) -> tuple[Integers, Integers]:

@@ -77,9 +77,7 @@ def _sequence_compile_seconds(cost: CostModel, m: int) -> float:
     terms = cost.compile_seconds
     if cost.per_sequence is not None and cost.per_sequence.compile_seconds is not None:
         terms = cost.per_sequence.compile_seconds
-    return cost.graphs_per_variant * (
-        terms.base + terms.per_iteration * m + terms.per_iteration_sq * m * m
-    )
+    return cost.graphs_per_variant * (terms.base + terms.per_iteration * m + terms.per_iteration_sq * m * m)
 
 
 def check_result(
@@ -100,16 +98,16 @@ def check_result(
     Raises:
         InternalError: they do not, or the price differs.
     """
-    tops = [(ladders.num_blocks, -(-engine.max_model_len // engine.block_size))]
+    tops = [("num_blocks", ladders.num_blocks, -(-engine.max_model_len // engine.block_size))]
     if ladders.num_seqs or ladders.query_lens is None:
-        tops.append((ladders.num_seqs, engine.max_num_seqs))
+        tops.append(("num_seqs", ladders.num_seqs, engine.max_num_seqs))
     if ladders.query_lens is not None:
-        tops.append((ladders.query_lens, engine.max_num_batched_tokens))
+        tops.append(("query_lens", ladders.query_lens, engine.max_num_batched_tokens))
         if ladders.query_lens[0] != 1:
             raise InternalError(f"query lengths start at {ladders.query_lens[0]}, not at 1")
-    for rungs, top in tops:
+    for name, rungs, top in tops:
         if rungs[-1] != top:
-            raise InternalError(f"a ladder ends on {rungs[-1]}, not on {top}")
+            raise InternalError(f"{name} ends on {rungs[-1]}, not on {top}")
     if ladders.num_seqs and ladders.num_seqs[0] < engine.min_batched_seqs:
         raise InternalError(f"num_seqs starts at {ladders.num_seqs[0]}, below {engine.min_batched_seqs}")
     _check_rungs(engine, ladders, guard=guard, pins=pins)
