@@ -118,6 +118,7 @@ def simulate(
     replicas: int = 1,
     weights: Sequence[float] | None = None,
     per_sequence: bool = False,
+    stepwise: bool = False,
     progress: Progress | None = None,
 ) -> Replay:
     """Replay traces, each on engines of its own, and add the histograms up.
@@ -133,6 +134,7 @@ def simulate(
         weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
             tokens and other totals are counted once whatever the weights.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
+        stepwise: run the plain step loop in place of the event loop: the same result, more slowly.
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
@@ -167,6 +169,7 @@ def simulate(
                 concurrency=concurrency,
                 rate_scale=rate_scale,
                 per_sequence=per_sequence,
+                stepwise=stepwise,
                 progress=None
                 if progress is None
                 else _scaled(progress, done / requests, len(share) / requests),
@@ -253,9 +256,10 @@ def _replay_one(
     concurrency: int | None,
     rate_scale: float,
     per_sequence: bool,
+    stepwise: bool,
     progress: Progress | None,
 ) -> Replay:
-    kernel = _load_kernel()
+    kernel, advance = _load_kernels(stepwise=stepwise)
     requests = len(trace)
     arrival = np.zeros(0)
     if concurrency is None and trace.arrival_seconds is not None:
@@ -292,7 +296,7 @@ def _replay_one(
         np.zeros(requests, np.int64),
     ]
     while True:
-        status = kernel.advance(
+        status = advance(
             arrival,
             trace.prompt_tokens,
             trace.output_tokens,
@@ -370,7 +374,7 @@ def _scaled(progress: Progress, start: float, share: float) -> Progress:
     return lambda done: progress(start + share * done)
 
 
-def _load_kernel() -> ModuleType:
-    from ladder_opt.occupancy import _replay_kernel  # noqa: PLC0415  (numba loads on first use)
+def _load_kernels(*, stepwise: bool) -> tuple[ModuleType, Callable[..., int]]:
+    from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
 
-    return _replay_kernel
+    return _step_kernel, _step_kernel.advance if stepwise else _event_kernel.advance

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ladder_opt.cost.model import CostModel
+from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy import replay as replay_module
 from ladder_opt.occupancy.plain import simulate_plain
 from ladder_opt.occupancy.replay import BEYOND_KV_POOL, Replay, simulate, step_seconds_by_size
+from ladder_opt.trace.read import read_trace
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
 
 COST = CostModel.model_validate(
@@ -39,7 +43,7 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Engine, int | None]:
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
-        max_num_batched_tokens=draw(st.sampled_from([8, 65, 129, 512])),
+        max_num_batched_tokens=draw(st.sampled_from([3, 8, 65, 129, 512])),
         num_kv_blocks=draw(st.one_of(st.none(), st.integers(blocks + 1, 2 * blocks + 1))),
     )
     requests = draw(st.integers(1, 25))
@@ -76,6 +80,50 @@ def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool)
     assert replay.busy_seconds == pytest.approx(plain.busy_seconds, rel=1e-12)
     assert replay.idle_seconds == pytest.approx(plain.idle_seconds, rel=1e-9, abs=1e-9)
     assert replay.end_seconds == pytest.approx(plain.end_seconds, rel=1e-12)
+
+
+def assert_same(one: Replay, other: Replay) -> None:
+    """Equal to the last bit, clock and all."""
+    for field in dataclasses.fields(Replay):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if field.name in ("steps", "sequences") and mine is not None:
+            assert all((mine.to_frame() == theirs.to_frame()).all()), field.name
+        else:
+            assert mine == theirs, field.name
+
+
+@given(cases(), st.booleans(), st.sampled_from([1, 3, 50, 2_000_000]))
+def test_event_loop_equals_step_loop(
+    case: tuple[Trace, Engine, int | None], per_sequence: bool, steps_at_once: int
+) -> None:
+    trace, engine, concurrency = case
+    stepwise = simulate(
+        trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence, stepwise=True
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_module, "_STEPS_BETWEEN_PROGRESS", steps_at_once)
+        events = simulate(trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence)
+    assert_same(events, stepwise)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "engine", "replicas"),
+    [
+        ("AzureLLMInferenceTrace_conv.csv.gz", Engine(), 1),
+        ("AzureLLMInferenceTrace_conv.csv.gz", Engine(), 150),  # engines that idle now and then
+        ("AzureLLMInferenceTrace_conv.csv.gz", Engine(num_kv_blocks=200), 1),  # preempts
+        ("mooncake_conversation_trace.jsonl.gz", Engine(max_num_seqs=64, max_model_len=131072), 8),
+    ],
+)
+def test_event_loop_equals_step_loop_on_real_traces(
+    shared_dir: Path, name: str, engine: Engine, replicas: int
+) -> None:
+    trace = read_trace(shared_dir / "traces" / name)
+    cost = read_cost_model()
+    events = simulate(trace, engine, cost, replicas=replicas, per_sequence=True)
+    assert_same(events, simulate(trace, engine, cost, replicas=replicas, per_sequence=True, stepwise=True))
+    assert bool(events.preemptions) == (engine.num_kv_blocks is not None)
 
 
 def calls_of(replay: Replay) -> dict[tuple[int, int], float]:

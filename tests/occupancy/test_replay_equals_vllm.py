@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
-from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.trace.table import Trace
 from tests.vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
 
@@ -167,14 +167,21 @@ def assert_equal(case: Case) -> OracleReplay:
         concurrency=case.concurrency,
     )
     trace = Trace(np.array(case.arrivals), np.array(case.prompts), np.array(case.outputs))
-    ours = simulate(
-        trace,
-        case.engine,
-        case.cost,
-        ladders=case.ladders,
-        concurrency=case.concurrency,
-        per_sequence=True,
-    )
+    for stepwise in (False, True):
+        ours = simulate(
+            trace,
+            case.engine,
+            case.cost,
+            ladders=case.ladders,
+            concurrency=case.concurrency,
+            per_sequence=True,
+            stepwise=stepwise,
+        )
+        assert_same_steps(case, ours, theirs)
+    return theirs
+
+
+def assert_same_steps(case: Case, ours: Replay, theirs: OracleReplay) -> None:
 
     steps: Counter[tuple[int, int]] = Counter()
     gathers: Counter[tuple[int, int]] = Counter()
@@ -200,7 +207,6 @@ def assert_equal(case: Case) -> OracleReplay:
     assert ours.end_seconds == theirs.end_seconds
     started = 0.0 if case.concurrency else case.arrivals[0]
     assert started + ours.busy_seconds + ours.idle_seconds == ours.end_seconds
-    return theirs
 
 
 @pytest.mark.parametrize("lengths", ["any", "one", "tails", "blocks"])

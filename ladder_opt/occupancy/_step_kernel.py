@@ -1,4 +1,4 @@
-"""The replay loop in numba: vLLM v1's FCFS scheduling, one engine step an iteration.
+"""The replay's step loop in numba: vLLM v1's FCFS scheduling, one engine step an iteration.
 
 The rules (read against vllm 0.28, `vllm/v1/core/sched/scheduler.py`) stand in `replay.py`; its plain
 twin is `plain.py`, and tests compare the two, and both with vLLM's own Scheduler.
