@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
+    from ladder_opt.solve.robust import RobustResult, Workload, solve_robust
     from ladder_opt.trace.parquet import write_trace
     from ladder_opt.trace.read import read_trace
     from ladder_opt.trace.summary import summarize
@@ -55,12 +56,14 @@ _MODULE_OF = {
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
+    "RobustResult": "solve.robust",
     "SequenceHistogram": "occupancy.sequences",
     "SolveError": "errors",
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
     "Trace": "trace.table",
     "UsageError": "errors",
+    "Workload": "solve.robust",
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
@@ -75,6 +78,7 @@ _MODULE_OF = {
     "resolve_plan": "plan.resolve",
     "simulate": "occupancy.replay",
     "solve_ladders": "solve.api",
+    "solve_robust": "solve.robust",
     "summarize": "trace.summary",
     "synthesize": "trace.synth",
     "tune": "plan.tune",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,12 @@ def run(
     restarts: RestartOptions,
     limits: LimitOptions,
     traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
+    robust: Annotated[
+        bool,
+        typer.Option(
+            "--robust", help="Least worst regret over the traces, each against its own best, not least cost."
+        ),
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the plan goes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
@@ -42,7 +49,7 @@ def run(
     check_output(output, inputs=[*(traces or []), steps.steps, steps.sequences])
     engine = engine_options.engine()
     cost = cost_options.cost()
-    options = solve_options(restarts, limits)
+    options = replace(solve_options(restarts, limits), robust=robust)
     with progress_bar() as progress:
         traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
         plan = tune(

@@ -188,6 +188,17 @@ def simulate(
     )
 
 
+def sum_of_replays(replays: Sequence[Replay]) -> Replay:
+    """What `simulate` gives for all of the traces at once, from a replay of each."""
+    return replace(
+        _sum_of(replays),
+        set_aside=MappingProxyType(_add_counts([each.set_aside for each in replays])),
+        span_seconds=sum(each.span_seconds for each in replays),
+        server_seconds=sum(each.server_seconds for each in replays),
+        longest_span_seconds=max(each.longest_span_seconds for each in replays),
+    )
+
+
 def _checked_weights(weights: Sequence[float] | None, traces: int) -> list[float]:
     mix = [1.0] * traces if weights is None else [float(weight) for weight in weights]
     if len(mix) != traces:

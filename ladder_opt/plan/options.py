@@ -34,6 +34,7 @@ class SolveOptions:
         max_variants: limit on distinct variants.
         warmup_budget_seconds: limit on the warm-up, start-up included.
         guard: no size, seen or not, is padded by more than this factor on either axis; None for no limit.
+        robust: least worst regret over the traces, each on its own, instead of the least cost of their sum.
         holdout: share of each trace's span, its last, that the plan does not see and is tried on; None: all
             of it is seen.
         num_seqs: pins the axis where not empty.
@@ -52,6 +53,7 @@ class SolveOptions:
     max_variants: int | None = None
     warmup_budget_seconds: float | None = None
     guard: float | None = None
+    robust: bool = False
     holdout: float | None = None
     num_seqs: Sequence[int] = ()
     num_blocks: Sequence[int] = ()
@@ -81,6 +83,8 @@ class SolveOptions:
             raise UsageError(
                 "--structure: found ragged, expected product: the Spyre plugin has one block ladder for all"
             )
+        if self.robust and self.structure != "product":
+            raise UsageError(f"--structure: found {self.structure!r}, expected 'product' with --robust")
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 
