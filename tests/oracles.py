@@ -101,8 +101,8 @@ def least_worst_regret(
 ) -> tuple[float, list[float]]:
     """(least worst regret, each workload's optimum) over all pairs of ladders within limits.
 
-    Instances differ in cells and restarts alone. inf where no ladders keep the limits. Workloads whose
-    optimum is 0 are not looked at.
+    Instances differ in cells and restarts alone. inf where no ladders keep the limits, nan where a share of
+    an optimum of 0 would be asked for.
     """
     first = instances[0]
     every_seqs = [pinned_seqs] if pinned_seqs else ladders(first.min_batched_seqs, first.max_num_seqs)
@@ -122,6 +122,8 @@ def least_worst_regret(
                 continue
             table.append([objective for objective, _, _ in priced])
     optima = [min(column) for column in zip(*table, strict=True)]
+    if any(best <= 0 < max(column) for best, column in zip(optima, zip(*table, strict=True), strict=True)):
+        return float("nan"), optima
     regrets = [
         max((cost / best - 1 for cost, best in zip(row, optima, strict=True) if best > 0), default=0.0)
         for row in table
