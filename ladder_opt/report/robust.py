@@ -12,7 +12,7 @@ from rich.text import Text
 from ladder_opt.plan.plan import Plan, PlanMix, PlanRobust, PlanWorkload
 from ladder_opt.units import duration_text, hours_text
 
-_NAME_WIDTH = 32
+_NAME_WIDTH = 30
 
 
 def robust_headline(robust: PlanRobust) -> str:
@@ -42,7 +42,7 @@ def robust_text(plan: Plan) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False)
     names = _short_names([each.path for each in robust.workloads])
     table.add_column("workload", no_wrap=True)
-    for name in ("starts", "objective", "optimum there", "regret", "its own plan's worst"):
+    for name in ("starts", "objective", "optimum there", "regret", "own plan's worst"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, each in zip(names, robust.workloads, strict=True):
         table.add_row(
@@ -86,7 +86,7 @@ def _mix(plan: Plan, mix: PlanMix) -> str:
 def _optimum(workload: PlanWorkload) -> str:
     if workload.optimum_status == "optimal":
         return hours_text(workload.optimum_seconds)
-    return f"{hours_text(workload.optimum_lower_bound_seconds)} or more"
+    return f">= {hours_text(workload.optimum_lower_bound_seconds)}"
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

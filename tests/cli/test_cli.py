@@ -728,3 +728,25 @@ def test_spyre_env_from_a_histogram(folder: Path, run: Run) -> None:
 )
 def test_spyre_env_mistakes_are_one_line(folder: Path, run: Run, arguments: list[str], message: str) -> None:
     assert message in run.fails("tune", *arguments, *ENGINE, "--cost", "cost.json")
+
+
+def test_robust_plans_of_two_traces(folder: Path, run: Run) -> None:
+    second = "\n".join(
+        [
+            "arrival_seconds,prompt_tokens,output_tokens",
+            *(f"{4 * i},1200,{200 + 7 * i % 90}" for i in range(90)),
+        ]
+    )
+    Path("second.csv").write_text(second, encoding="utf-8")
+    traces = ["trace.csv", "second.csv"]
+    ran = run("tune", *traces, *ENGINE, "--cost", "cost.json", "--robust", "-o", "plan.json", "--json")
+    robust = ran.json()["result"]["robust"]
+    assert [each["path"] for each in robust["workloads"]] == traces
+    assert robust["status"] == "optimal"
+    assert robust["worst_regret"] <= robust["mix"]["worst_regret"] + 1e-8
+    assert read_plan("plan.json").result.robust is not None
+    ran = run("tune", *traces, *ENGINE, "--cost", "cost.json", "--robust")
+    assert "the worst of 2 workloads pays" in ran.out
+    line = run.fails("tune", *traces, *ENGINE, "--robust", "--weights", "1,2")
+    assert "--weights: found with --robust, expected none" in line
+    assert folder.is_dir()

@@ -211,3 +211,17 @@ def test_refusals() -> None:
         frontier(STEPS, make_cost(), engine=ENGINE, options=SolveOptions(robust=True))
     with pytest.raises(UsageError, match="--holdout: found a histogram, expected traces"):
         robust_plan(STEPS, holdout=0.2)
+
+
+def test_target_spyre_env_chooses_query_lengths_too() -> None:
+    plan = robust_plan(target="spyre-env", restarts=1.0)
+    robust = robust_of(plan)
+    assert plan.query_lens is not None
+    assert plan.result.sequences is not None
+    assert robust.status == "optimal"
+    assert robust.mix is not None
+    assert robust.worst_regret <= robust.mix.worst_regret + 1e-8
+    for trace, workload in zip(TRACES, robust.workloads, strict=True):
+        replay = simulate(trace, ENGINE, make_cost(), ladders=plan.ladders, per_sequence=True)
+        again = evaluate(replay, plan.ladders, make_cost(), engine=ENGINE, options=SolveOptions(restarts=1.0))
+        assert workload.objective_seconds == pytest.approx(again.result.objective_seconds)
