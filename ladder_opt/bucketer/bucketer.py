@@ -137,11 +137,13 @@ class Bucketer:
             for rung, blocks in ladders.blocks_by_rung().items()
         }
         self._variants = self._enumerate()
-        self._declined = frozenset(
-            (variant.num_seqs, blocks)
+        self._variant_at = {
+            (variant.num_seqs, blocks): variant
             for variant, rungs in self._variants.items()
-            if self._exceeds_pages(variant)
             for blocks in rungs
+        }
+        self._declined = frozenset(
+            pair for pair, variant in self._variant_at.items() if self._exceeds_pages(variant)
         )
 
     @classmethod
@@ -195,6 +197,21 @@ class Bucketer:
             kernel=kernel or (DEFAULT_KERNEL if plan is None else plan.kernel),
             sources=sources,
             warnings=tuple(warnings),
+        )
+
+    def with_ladders(self, ladders: Ladders, *, source: str | None = None) -> Bucketer:
+        """The same engine and per-sequence ladders with other ladders of batched decode."""
+        sources = dict(self.sources)
+        if source is not None:
+            sources |= {"num_seqs": source, "num_blocks": source}
+        return Bucketer(
+            self.engine,
+            ladders,
+            kv_tokens=self.kv_tokens.rungs,
+            query_tokens=self.query_tokens.rungs,
+            kernel=self.kernel,
+            sources=sources,
+            warnings=self.warnings,
         )
 
     def num_seqs_rung(self, num_seqs: int) -> int | None:
@@ -254,10 +271,11 @@ class Bucketer:
         Raises:
             KeyError: it is no rung pair of these ladders.
         """
-        for variant, rungs in self._variants.items():
-            if variant.num_seqs == num_seqs and num_blocks in rungs:
-                return variant
-        raise KeyError((num_seqs, num_blocks))
+        return self._variant_at[num_seqs, num_blocks]
+
+    def rungs_of(self, variant: BatchedVariant) -> tuple[int, ...]:
+        """The num_blocks rungs that share a variant, ascending."""
+        return self._variants[variant]
 
     def batched_variants(self) -> list[BatchedVariant]:
         """The distinct batched decode kernels that a step can reach, largest first."""
