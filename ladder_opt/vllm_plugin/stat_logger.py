@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LAST_OF_EXIT = -100
 
 
-class LadderOptStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM carries no types here
+class LadderOptStatLogger(StatLoggerBase):
     """Records the requests of one engine, and shows what its worker recorded of the steps."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
