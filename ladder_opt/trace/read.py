@@ -24,7 +24,7 @@ from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.readers.stored import Stored, load
 from ladder_opt.trace.readers.table import RawTable, shown
 from ladder_opt.trace.readers.values import TICKS_PER_SECOND
-from ladder_opt.trace.recorded import read_recorded_trace
+from ladder_opt.trace.recorded import read_recorded_trace, recorded_parts
 from ladder_opt.trace.table import Trace
 
 FORMATS: Mapping[str, str] = {one.name: one.description for one in formats.FORMAT_LIST}
@@ -72,7 +72,7 @@ def read_trace(
     for role in columns or {}:
         _one_of(role, COLUMN_ROLES, "--columns")
     options = Options(time_unit=time_unit, clock=clock, spread_ticks=spread_ticks)
-    if Path(path).is_dir() and format in {None, formats.LADDER_OPT} and not columns:
+    if format in {None, formats.LADDER_OPT} and not columns and recorded_parts(path):
         return respread(read_recorded_trace(path), options)
     stored = load(path)
     content = _Content.of(stored, as_json=format in _JSON_FORMATS)

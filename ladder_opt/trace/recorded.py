@@ -90,13 +90,18 @@ def write_part(
         pq.write_table(pa.table(columns).replace_schema_metadata(metadata), part, compression="zstd")
 
 
+def recorded_parts(folder: str | Path) -> list[Path]:
+    """The parts in a folder, by name; none where it is no folder, or holds none."""
+    return sorted(Path(folder).glob(f"{TRACE_PREFIX}*.parquet")) if Path(folder).is_dir() else []
+
+
 def read_recorded_trace(folder: str | Path) -> Trace:
     """Read all parts in a folder as one trace, arrivals from its first request on.
 
     Raises:
         InputError: there is no part, or one of them is not what a server wrote.
     """
-    paths = sorted(Path(folder).glob(f"{TRACE_PREFIX}*.parquet"))
+    paths = recorded_parts(folder)
     if not paths:
         raise InputError("no request trace", f"a folder of {TRACE_PREFIX}*.parquet", path=folder)
     parts: list[Trace] = []

@@ -111,11 +111,6 @@ class Arguments:
 def test_a_plan_is_checked_where_the_settings_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from types import SimpleNamespace
-
-    from ladder_opt.errors import InputError
-    from tests.vllm_plugin.engines import make_vllm_config
-
     monkeypatch.delenv("LADDER_OPT_PLAN", raising=False)
     hooked: Any = type("Hooked", (Arguments,), {"create_engine_config": Arguments.create_engine_config})
     module: Any = SimpleNamespace(EngineArgs=hooked)
