@@ -65,10 +65,10 @@ def read_recorded_steps(paths: Sequence[str | Path], engine: Engine | None = Non
     seconds: list[float | None] = []
     warnings: list[str] = []
     for file in found:
-        read = read_steps(file, engine)
         record = _record_of(file)
         if record is not None:
-            _check_engine(record, engine, file)
+            warnings += _check_engine(record, engine, file)
+        read = read_steps(file, engine)
         files.append(read)
         seconds.append(None if record is None else record["seconds"])
         warnings += read.warnings
@@ -117,10 +117,10 @@ def _record_of(path: str) -> dict[str, Any] | None:
     return data
 
 
-def _check_engine(record: dict[str, Any], engine: Engine | None, path: str) -> None:
-    """Blocks of another size count other pages; other limits are the histogram's own to check."""
+def _check_engine(record: dict[str, Any], engine: Engine | None, path: str) -> list[str]:
+    """Refuse blocks of another size, which count other pages; tell of limits that differ."""
     if engine is None:
-        return
+        return []
     beside = Path(path).with_suffix(".json")
     recorded = Engine.from_dict(record["engine"], path=beside)
     for name in ("block_size", "min_batched_seqs"):
@@ -129,3 +129,8 @@ def _check_engine(record: dict[str, Any], engine: Engine | None, path: str) -> N
             raise InputError(
                 f"steps recorded with {name} {found}", f"{expected} (--{name.replace('_', '-')})", path=beside
             )
+    return [
+        f"{beside}: recorded with {name} {getattr(recorded, name)}, the engine's is {getattr(engine, name)}"
+        for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")
+        if getattr(recorded, name) != getattr(engine, name)
+    ]
