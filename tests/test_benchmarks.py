@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cold_start, common, plans, readme_demo, replay_rate, solver
+from benchmarks import cold_start, common, plans, readme_demo, replay_rate, serving, solver
 from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -225,3 +225,29 @@ def test_absent_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_readme_quotes_what_the_demo_prints() -> None:
     readme = common.README.read_text(encoding="utf-8")
     assert readme_demo.with_demo(readme, readme_demo.demo_output()) == readme
+
+
+def test_serving_measures_what_a_step_costs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = {
+        "register_seconds": 0.001,
+        "modules": ["a"],
+        "host": "numpy",
+        "host_seconds": 1.0,
+        "host_modules": 2,
+    }
+    monkeypatch.setattr(serving, "measure_start", lambda *, repeats: start | {"share": 0.001})
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most", "1e9"]) == 0
+    shown = capsys.readouterr().out
+    for name in serving.contenders(1):
+        assert (name in shown) is (name != "nothing")
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most", "-1e9"]) == 1
+    assert "failed: found" in capsys.readouterr().err
+
+
+def test_serving_starts_the_entry_point_in_a_process_of_its_own() -> None:
+    seconds, modules = serving.run_inside(serving._REGISTER)
+    assert seconds > 0
+    assert "ladder_opt.vllm_plugin.hooks" in modules
+    assert "numpy" not in modules

@@ -13,6 +13,7 @@ import json
 import multiprocessing.util
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 from ladder_opt._version import __version__
 from ladder_opt.bucketer.bucketer import Bucketer
 
+_MOST_NOTED = 1 << 16  # where nobody asks for the counts
+_ADD_UP_SECONDS = 1.0  # little and often: adding up holds the interpreter
 _LAST_OF_EXIT = -100  # finalizers of lower priority run later: what serves has ended by then
 
 
@@ -42,12 +45,16 @@ class Counts:
 class StepRecorder:
     """Counts decode steps before they are padded. Nothing is counted until `start`.
 
-    One thread calls `step`; any other may take `counts`, which can then lag by the step in progress.
+    The thread that serves only notes what it saw (`step`, `decode`); whoever asks for `counts`, such as the
+    writer's thread, adds it up. So a step costs the server one append, whatever the batch.
     """
 
     def __init__(self) -> None:
         self.counting = False
+        self._noted: deque[tuple[int, int, int]] = deque()
+        self._noted_lengths: deque[tuple[int, tuple[int, ...]]] = deque()
         self._cells: dict[tuple[int, int], list[int]] = {}
+        self._adding = threading.Lock()
         self._late = 0
         self._compiles = 0
         self._started = 0.0
@@ -58,7 +65,10 @@ class StepRecorder:
         Args:
             compiles: what the process's count of compiles stands at.
         """
-        self._cells = {}
+        with self._adding:
+            self._noted.clear()
+            self._noted_lengths.clear()
+            self._cells.clear()
         self._late, self._compiles = 0, compiles
         self._started = time.monotonic()
         self.counting = True
@@ -71,20 +81,17 @@ class StepRecorder:
             num_blocks: KV blocks of the longest of them.
             pages: KV blocks of all of them.
         """
-        if not self.counting:
-            return
-        cell = self._cells.get((num_seqs, num_blocks))
-        if cell is None:
-            self._cells[num_seqs, num_blocks] = [1, pages]
-        else:
-            cell[0] += 1
-            cell[1] += pages
+        if self.counting:
+            self._noted.append((num_seqs, num_blocks, pages))
+            if len(self._noted) >= _MOST_NOTED:
+                self.add_up()
 
     def decode(self, kv_lens: Sequence[int], block_size: int) -> None:
         """Count a step by its decoding sequences' KV tokens (its own token counted); none is no step."""
         if self.counting and kv_lens:
-            blocks = [-(-tokens // block_size) for tokens in kv_lens]
-            self.step(len(blocks), max(blocks), sum(blocks))
+            self._noted_lengths.append((block_size, tuple(kv_lens)))
+            if len(self._noted_lengths) >= _MOST_NOTED:
+                self.add_up()
 
     def compiles(self, total: int) -> None:
         """Tell where the process's count of compiles stands; what it grew by since `start` was late."""
@@ -92,10 +99,27 @@ class StepRecorder:
             self._late += total - self._compiles
             self._compiles = total
 
+    def add_up(self) -> None:
+        """Add up what was noted."""
+        with self._adding:
+            for _ in range(len(self._noted_lengths)):
+                block_size, kv_lens = self._noted_lengths.popleft()
+                blocks = [-(-tokens // block_size) for tokens in kv_lens]
+                self._add(len(blocks), max(blocks), sum(blocks))
+            for _ in range(len(self._noted)):
+                self._add(*self._noted.popleft())
+
     def counts(self) -> Counts:
         """What was counted so far."""
-        cells = {size: (cell[0], cell[1]) for size, cell in self._cells.copy().items()}
+        self.add_up()
+        with self._adding:
+            cells = {size: (cell[0], cell[1]) for size, cell in self._cells.items()}
         return Counts(cells, self._late, time.monotonic() - self._started if self.counting else 0.0)
+
+    def _add(self, num_seqs: int, num_blocks: int, pages: int) -> None:
+        cell = self._cells.setdefault((num_seqs, num_blocks), [0, 0])
+        cell[0] += 1
+        cell[1] += pages
 
 
 class StepsWriter:
@@ -168,8 +192,12 @@ class StepsWriter:
         return True
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._every_seconds):
-            self.write()
+        next_write = time.monotonic() + self._every_seconds
+        while not self._stopped.wait(min(_ADD_UP_SECONDS, self._every_seconds)):
+            self._recorder.add_up()
+            if time.monotonic() >= next_write:
+                self.write()
+                next_write = time.monotonic() + self._every_seconds
 
     def _write(self, counts: Counts) -> None:
         import numpy as np  # noqa: PLC0415

@@ -13,13 +13,14 @@ Both are marked, so that a second call finds them done. This module imports the 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 _MARK = "_ladder_opt"
 _ARGUMENTS_MODULE = "vllm.engine.arg_utils"
@@ -58,7 +59,8 @@ def adapt_spyre_when_imported() -> None:
     if loaded is not None:
         _adapt(loaded)
     elif _is_installed(_SPYRE_PACKAGE):
-        sys.meta_path.insert(0, _SpyreFinder())
+        finder: Any = _SpyreFinder()  # importlib.abc, their base, would bring a dozen modules in
+        sys.meta_path.insert(0, finder)
 
 
 def _is_installed(package: str) -> bool:
@@ -74,12 +76,12 @@ def _adapt(module: ModuleType) -> None:
     adapt(module)
 
 
-class _SpyreFinder(importlib.abc.MetaPathFinder):
+class _SpyreFinder:
     """Finds nothing itself: it passes the backend's spec on with a loader that adapts what was loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if name != SPYRE_BACKEND:
             return None
         for finder in sys.meta_path:
@@ -87,20 +89,22 @@ class _SpyreFinder(importlib.abc.MetaPathFinder):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _AdaptingLoader(spec.loader)
+                loader: Any = _AdaptingLoader(spec.loader)
+                spec.loader = loader
                 return spec
         return None
 
 
-class _AdaptingLoader(importlib.abc.Loader):
+class _AdaptingLoader:
     """The loader of a module, which is adapted once it has run."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the module's own loader does."""
-        return self._loader.create_module(spec)
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
 
     def exec_module(self, module: ModuleType) -> None:
         """As the module's own loader does; then the adapter takes its turn."""
