@@ -242,7 +242,7 @@ def test_serving_measures_what_a_step_costs(
     shown = capsys.readouterr().out
     for name in serving.contenders(1):
         assert (name in shown) is (name != "nothing")
-    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most", "-1e9"]) == 1
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most=-1e9"]) == 1
     assert "failed: found" in capsys.readouterr().err
 
 
