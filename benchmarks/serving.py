@@ -2,7 +2,8 @@
 
 Steps: batches of the default ladders' sizes at random, each measured in many short runs that take turns
 with a loop of the same length over a function that does nothing. Best and median are given less that loop's
-own; the bound is held against the median of counting and dispatching together.
+own; the bound is held against the best run of counting and dispatching together, the one that other work on
+the machine disturbed least.
 
 Start: a process of its own calls the plugin's entry point without a plan, beside one that imports what
 every server imports first (`vllm.engine.arg_utils`, where vLLM is installed, else `numpy`); times are
@@ -213,8 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(costs))
     print(
         f"entry point without a plan: {start['register_seconds'] * 1e3:.2f} ms and {len(start['modules'])} "
-        f"modules, {start['share']:.3%} of the {start['host_seconds']:.2f} s and {start['host_modules']} modules "
-        f"of import {start['host']}"
+        f"modules, {start['share']:.3%} of the {start['host_seconds']:.2f} s and {start['host_modules']} "
+        f"modules of import {start['host']}"
     )
     common.write_json(options.json, "serving", {"steps": [asdict(cost) for cost in costs], "start": start})
     found = next(cost.best_nanoseconds for cost in costs if cost.name == "count and dispatch")
