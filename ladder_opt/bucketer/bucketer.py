@@ -24,7 +24,7 @@ step of 5 sequences, the longest of 70 tokens, has n = 5 and b = 2 and runs the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -183,12 +183,15 @@ class Bucketer:
                 )
             ladders = _with_num_seqs(ladders, rungs)
             sources["num_seqs"] = NUM_SEQS_LIST
-        kv_tokens, told = kv_ladder(environ, engine)
+        kv_planned, query_planned = _planned_sequence_lists(plan)
+        kv_asked, sources["kv_tokens"], told = _asked(environ, KV_LIST, kv_planned, named)
         warnings += told
-        query_tokens, told = query_ladder(environ, engine)
+        kv_tokens, told = kv_ladder(kv_asked, engine, name=sources["kv_tokens"])
         warnings += told
-        for axis, name in (("kv_tokens", KV_LIST), ("query_tokens", QUERY_LIST)):
-            sources[axis] = "the default" if read_list(environ, name) is None else name
+        query_asked, sources["query_tokens"], told = _asked(environ, QUERY_LIST, query_planned, named)
+        warnings += told
+        query_tokens, told = query_ladder(query_asked, engine, name=sources["query_tokens"])
+        warnings += told
         return cls(
             engine,
             ladders,
@@ -248,6 +251,11 @@ class Bucketer:
         tokens = self.kv_rung((num_blocks - 1) * self.engine.block_size + 1)
         return None if tokens is None else self._blocks(tokens)
 
+    @property
+    def sequence_blocks(self) -> tuple[int, ...]:
+        """KV blocks of each rung of the KV ladder."""
+        return tuple(dict.fromkeys(self._blocks(tokens) for tokens in self.kv_tokens.rungs))
+
     def dispatch(self, num_seqs: int, num_blocks: int) -> tuple[int, int] | None:
         """The rung pair that a decode step runs at, or None for the per-sequence path.
 
@@ -295,7 +303,7 @@ class Bucketer:
         """
         below = 0
         found = []
-        for blocks in dict.fromkeys(self._blocks(tokens) for tokens in self.kv_tokens.rungs):
+        for blocks in self.sequence_blocks:
             longest = self._longest(blocks)
             fits_pool = below + 1 <= self.engine.usable_kv_blocks
             found += [
@@ -341,7 +349,7 @@ class Bucketer:
         return others + longest <= self.engine.usable_kv_blocks
 
     def _exceeds_pages(self, variant: BatchedVariant) -> bool:
-        return variant.num_seqs * variant.blocks_per_chunk >= self.engine.usable_kv_blocks + 1
+        return variant.num_seqs * variant.blocks_per_chunk >= self.engine.num_pages
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.engine.block_size)
@@ -369,10 +377,33 @@ def _planned(plan: Plan | None, engine: Engine, path: str | None) -> tuple[Ladde
     return resolved.ladders, resolved.source, list(resolved.warnings)
 
 
+def _planned_sequence_lists(plan: Plan | None) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """KV tokens and query tokens that a plan asks for: one of target spyre-env has them, another has not."""
+    if plan is None or plan.query_lens is None:
+        return None, None
+    from ladder_opt.plan.spyre_environment import spyre_variables  # noqa: PLC0415
+
+    variables = spyre_variables(plan)
+    return read_list(variables, KV_LIST), read_list(variables, QUERY_LIST)
+
+
+def _asked(
+    environ: Mapping[str, str], name: str, planned: tuple[int, ...] | None, plan_name: str
+) -> tuple[tuple[int, ...] | None, str, list[str]]:
+    """What is asked for in a variable, else in the plan; who asks; and a warning where the two differ."""
+    entries = read_list(environ, name)
+    if entries is None:
+        return planned, "the default" if planned is None else plan_name, []
+    if planned is None or planned == entries:
+        return entries, name, []
+    told = f"{name} asks for {_joined(entries)}, {plan_name} for {_joined(planned)}: the variable wins"
+    return entries, name, [told]
+
+
 def _with_num_seqs(ladders: Ladders, rungs: tuple[int, ...]) -> Ladders:
     """The ladders with other num_seqs rungs; of ragged ones each takes the block ladder next above it."""
     if ladders.ragged is None or not rungs:
-        return Ladders(rungs, ladders.num_blocks)
+        return replace(ladders, num_seqs=rungs, ragged=None)
     by_rung = ladders.blocks_by_rung()
     above = Ladder(ladders.num_seqs)
     chosen = {}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
-from ladder_opt.ladder import clamp
+from ladder_opt.ladder import clamp, default_query_lens
 from ladder_opt.presets import preset_kv_buckets
 
 NUM_SEQS_LIST = "SPYRE_ATTN_NUM_SEQS_BUCKETS"
@@ -22,7 +22,6 @@ KV_LIST = "SPYRE_ATTN_KV_BUCKETS"
 QUERY_LIST = "SPYRE_ATTN_QUERY_BUCKETS"
 ENVIRONMENT_LISTS = (NUM_SEQS_LIST, KV_LIST, QUERY_LIST)
 
-_QUERY_STEP_TOKENS = 512  # spacing of the default query ladder, as in the Spyre plugin
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")  # int() would also take 1_000 and digits of other scripts
 
 
@@ -57,37 +56,37 @@ def num_seqs_list(environ: Mapping[str, str], engine: Engine) -> tuple[tuple[int
     return rungs, [f"{NUM_SEQS_LIST}: {warning}" for warning in warnings]
 
 
-def kv_ladder(environ: Mapping[str, str], engine: Engine) -> tuple[tuple[int, ...], list[str]]:
+def kv_ladder(
+    entries: tuple[int, ...] | None, engine: Engine, *, name: str
+) -> tuple[tuple[int, ...], list[str]]:
     """The KV ladder of the per-sequence path, in tokens, ending on max_model_len.
 
-    By default powers of two from the first that holds a block.
-
-    Raises:
-        UsageError: as `read_list`.
+    Args:
+        entries: what was asked for; None for powers of two from the first that holds a block.
+        engine: the limits.
+        name: who asked, for warnings.
     """
-    entries = read_list(environ, KV_LIST)
     limit = engine.max_model_len
     if entries is None:
         return preset_kv_buckets("pow2", max_model_len=limit, block_size=engine.block_size), []
-    return _fitted(entries, limit, KV_LIST, "max_model_len")
+    return _fitted(entries, limit, name, "max_model_len")
 
 
-def query_ladder(environ: Mapping[str, str], engine: Engine) -> tuple[tuple[int, ...], list[str]]:
+def query_ladder(
+    entries: tuple[int, ...] | None, engine: Engine, *, name: str
+) -> tuple[tuple[int, ...], list[str]]:
     """The query ladder of the per-sequence path, in tokens, from 1 (a decode) to max_num_batched_tokens.
 
-    By default 1 and the multiples of 512 tokens (of max_num_batched_tokens, where that is less).
-
-    Raises:
-        UsageError: as `read_list`.
+    Args:
+        entries: what was asked for; None for the plugin's default.
+        engine: the limits.
+        name: who asked, for warnings.
     """
-    entries = read_list(environ, QUERY_LIST)
-    limit = engine.max_num_batched_tokens
     if entries is None:
-        step = min(_QUERY_STEP_TOKENS, limit)
-        return tuple(sorted({1, *range(step, limit + 1, step), limit})), []
-    rungs, warnings = _fitted(entries, limit, QUERY_LIST, "max_num_batched_tokens")
+        return default_query_lens(engine), []
+    rungs, warnings = _fitted(entries, engine.max_num_batched_tokens, name, "max_num_batched_tokens")
     if rungs[0] != 1:
-        warnings.append(f"{QUERY_LIST}: 1 was missing and was added: a decode's query is never padded")
+        warnings.append(f"{name}: 1 was missing and was added: a decode's query is never padded")
         rungs = (1, *rungs)
     return rungs, warnings
 

@@ -34,7 +34,7 @@ _BUCKETER_METHODS = {
     "batched_decode_variants": ("self",),
     "variants": ("self",),
 }
-_BUCKETER_LISTS = ("kv_buckets", "query_buckets", "num_blocks_buckets", "num_seqs_buckets")
+BUCKETER_LISTS = ("kv_buckets", "query_buckets", "num_blocks_buckets", "num_seqs_buckets")
 _BUILDER_METHODS = {
     "_pad_num_blocks": ("self", "num_blocks"),
     "build": ("self", "common_prefix_len", "common_attn_metadata", "fast_build"),
@@ -64,7 +64,7 @@ def differences(backend: ModuleType, bucketer: Any) -> list[str]:
     found += _method_differences(bucketer, _BUCKETER_METHODS)
     found += [
         f"no property {BUCKETER}.{name}"
-        for name in _BUCKETER_LISTS
+        for name in BUCKETER_LISTS
         if not isinstance(inspect.getattr_static(bucketer, name, None), property)
     ]
     found += _method_differences(builder, _BUILDER_METHODS)

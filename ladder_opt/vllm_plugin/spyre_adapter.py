@@ -128,15 +128,21 @@ class PlannedLadders(_Mixin):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
+        for name in seams.BUCKETER_LISTS:  # what its own methods read, and what is replaced below
+            if getattr(self, f"_{name}", None) != getattr(self, name):
+                raise _unknown([f"no list {seams.BUCKETER}._{name}"])
         ours = bucketer_for(vllm_config, min_batched_seqs=self._min_batched_seqs, kernel=KERNEL)
         if self._window is not None and ours.ladders.ragged is not None:
             # Which lengths a window can have, the plugin asks by blocks alone, whatever the batch.
             say_once("ragged ladders: layers with a sliding window take all their num_blocks rungs")
             ours = ours.with_ladders(Ladders(ours.ladders.num_seqs, ours.ladders.num_blocks))
         self.ladder_opt = ours
-        self._num_seqs_buckets = list(
-            ours.ladders.num_seqs
-        )  # what the plugin's own methods and property read
+        self._num_seqs_buckets = list(ours.ladders.num_seqs)
+        if ours.sources["kv_tokens"] == ours.sources["num_blocks"]:  # a plan of target spyre-env has it too
+            self._kv_buckets = list(ours.kv_tokens.rungs)
+            self._num_blocks_buckets = list(ours.sequence_blocks)
+        if ours.sources["query_tokens"] == ours.sources["num_blocks"]:
+            self._query_buckets = list(ours.query_tokens.rungs)
         logger.info(
             "ladder_opt: batched decode on num_seqs %s, num_blocks %s, from %s",
             list(ours.ladders.num_seqs),

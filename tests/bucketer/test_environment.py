@@ -7,7 +7,7 @@ import pytest
 from ladder_opt.bucketer import Bucketer
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
-from tests.plan.plans import ENGINE, make_plan
+from tests.plan.plans import ENGINE, make_plan, make_spyre_plan
 
 SMALL = Engine(block_size=64, max_num_seqs=8, max_model_len=2048)
 
@@ -97,6 +97,24 @@ def test_a_list_beside_ragged_ladders_takes_the_block_ladder_next_above() -> Non
     bucketer = Bucketer.from_engine(ENGINE, plan=plan, environ={"SPYRE_ATTN_NUM_SEQS_BUCKETS": "4,7,8"})
     own, given = plan.ladders.blocks_by_rung(), bucketer.ladders.blocks_by_rung()
     assert given == {4: own[5], 7: own[8], 8: own[8]}
+
+
+def test_a_plan_of_todays_plugin_brings_its_own_kv_and_query_lists() -> None:
+    plan = make_spyre_plan(num_blocks=(3, 16), query_lens=(1, 128, 512))
+    bucketer = Bucketer.from_engine(ENGINE, plan=plan, plan_path="p.json")
+    assert bucketer.ladders.num_blocks == (3, 16)
+    assert bucketer.kv_tokens.rungs == (3 * 128, 16 * 128)
+    assert bucketer.sequence_blocks == (3, 16)
+    assert bucketer.query_tokens.rungs == (1, 128, 512)
+    assert set(bucketer.sources.values()) == {"p.json"}
+    assert bucketer.warnings == ()
+    environ = {"SPYRE_ATTN_KV_BUCKETS": "1024,2048", "SPYRE_ATTN_QUERY_BUCKETS": "1,128,512"}
+    bucketer = Bucketer.from_engine(ENGINE, plan=plan, plan_path="p.json", environ=environ)
+    assert bucketer.kv_tokens.rungs == (1024, 2048)
+    assert bucketer.ladders.num_blocks == (3, 16)
+    assert bucketer.warnings == (
+        "SPYRE_ATTN_KV_BUCKETS asks for 1024,2048, p.json for 384,2048: the variable wins",
+    )
 
 
 def test_lists_do_not_matter_where_nothing_is_batched() -> None:

@@ -16,7 +16,7 @@ from ladder_opt.errors import InputError
 from ladder_opt.occupancy.record_file import read_recorded_steps
 from ladder_opt.plan.plan import Plan, write_plan
 from ladder_opt.vllm_plugin import hooks, recording, spyre_adapter
-from tests.plan.plans import make_plan
+from tests.plan.plans import make_plan, make_spyre_plan
 from tests.vllm_plugin.engines import make_vllm_config
 from tests.vllm_plugin.fake_spyre import forget_package, write_package
 
@@ -133,6 +133,15 @@ def test_a_sliding_window_compiles_what_its_steps_can_ask_for(
     assert asked == worker.compiled
 
 
+def test_a_plan_of_todays_plugin_moves_the_per_sequence_path_too(backend: Import) -> None:
+    plan = make_spyre_plan(num_blocks=(3, 16), query_lens=(1, 128, 512))
+    bucketer = backend().SpyreAttentionMetadataBuilder(with_plan(plan)).attn_bucketer
+    assert bucketer.kv_buckets == [384, 2048]
+    assert bucketer.num_blocks_buckets == [3, 16]
+    assert bucketer.query_buckets == [1, 128, 512]
+    assert {variant.num_blocks for variant in bucketer.variants()} == {3, 16}
+
+
 def test_batched_decode_switched_off_stays_off(backend: Import, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPYRE_BATCHED_DECODE", "0")
     builder = backend().SpyreAttentionMetadataBuilder(with_plan(make_plan()))
@@ -199,6 +208,10 @@ def test_a_plan_that_cannot_be_used_stops_the_builder(backend: Import) -> None:
         (
             {"bucketer": ("    @property\n    def num_seqs_buckets", "    def num_seqs_buckets")},
             "no property SpyreAttnBucketer.num_seqs_buckets",
+        ),
+        (
+            {"bucketer": ("self._kv_buckets", "self._kv_rungs")},
+            "no list SpyreAttnBucketer._kv_buckets",
         ),
         (
             {"backend": ("num_decode_seqs: int", "num_decodes: int")},
