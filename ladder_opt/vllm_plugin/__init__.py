@@ -3,7 +3,7 @@
 vLLM calls `register` without arguments in its API server, engine core and worker processes, before anything
 that holds the engine's settings exists. So it only prepares: nothing is read here, nothing heavy imported,
 and without a plan or a record asked for nothing that it prepares does anything
-(`docs/design/0007-serving.md`).
+(`docs/design/0010-serving.md`).
 """
 
 from __future__ import annotations

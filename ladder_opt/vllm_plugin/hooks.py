@@ -7,12 +7,13 @@ be used
 it is
    imported for that, and nothing is done where it is not installed.
 
-Both are marked, so that a second call finds them done. This module imports the standard library alone.
+All are marked, so that a second call finds them done. This module imports the standard library alone.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 
 _MARK = "_ladder_opt"
 _ARGUMENTS_MODULE = "vllm.engine.arg_utils"
+_LOGGERS_MODULE = "vllm.v1.metrics.loggers"
+_ASYNC_ENGINE_MODULE = "vllm.v1.engine.async_llm"  # has the name of the function by import
+_LIST_LOGGERS = "load_stat_logger_plugin_factories"
 _SPYRE_PACKAGE = "spyre_inference"
 SPYRE_BACKEND = "spyre_inference.v1.attention.backends.spyre_attn"
+
+
+_stat_logger_is_wanted = False
 
 
 def check_plans_early() -> None:
@@ -41,7 +48,9 @@ def check_plans_early() -> None:
         vllm_config = original(self, *args, **kwargs)
         from ladder_opt.vllm_plugin.settings import Settings  # noqa: PLC0415
 
-        if Settings.of(vllm_config):
+        settings = Settings.of(vllm_config)
+        _offer_stat_logger(wanted=settings.record_folder is not None)
+        if settings:
             from ladder_opt.vllm_plugin.loading import check_at_startup  # noqa: PLC0415
 
             check_at_startup(vllm_config)
@@ -49,6 +58,32 @@ def check_plans_early() -> None:
 
     setattr(create_engine_config, _MARK, True)
     arguments.create_engine_config = create_engine_config
+
+
+def _offer_stat_logger(*, wanted: bool) -> None:
+    """Leave our stat logger off vLLM's list, unless an engine of this process wants it."""
+    global _stat_logger_is_wanted  # noqa: PLW0603 - what the list below reads
+    _stat_logger_is_wanted = _stat_logger_is_wanted or wanted
+    if _stat_logger_is_wanted:
+        return
+    loggers = importlib.import_module(_LOGGERS_MODULE)  # a server loads it next
+    original = getattr(loggers, _LIST_LOGGERS, None)
+    if original is None or hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def list_loggers() -> list[Any]:
+        found: list[Any] = original()
+        return [each for each in found if _stat_logger_is_wanted or not _is_ours(each)]
+
+    setattr(list_loggers, _MARK, True)
+    for module in (loggers, sys.modules.get(_ASYNC_ENGINE_MODULE)):
+        if getattr(module, _LIST_LOGGERS, None) is original:
+            setattr(module, _LIST_LOGGERS, list_loggers)
+
+
+def _is_ours(logger: Any) -> bool:
+    return str(getattr(logger, "__module__", "")).startswith("ladder_opt.")
 
 
 def adapt_spyre_when_imported() -> None:

@@ -112,6 +112,7 @@ def test_a_plan_is_checked_where_the_settings_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LADDER_OPT_PLAN", raising=False)
+    monkeypatch.setattr(hooks, "_offer_stat_logger", lambda *, wanted: None)
     hooked: Any = type("Hooked", (Arguments,), {"create_engine_config": Arguments.create_engine_config})
     module: Any = SimpleNamespace(EngineArgs=hooked)
     monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", module)
@@ -129,6 +130,25 @@ def test_a_plan_is_checked_where_the_settings_are_made(
         hooked(gone).create_engine_config()
 
 
+def test_the_stat_logger_is_offered_only_to_engines_that_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = type("Ours", (), {"__module__": "ladder_opt.vllm_plugin.stat_logger"})
+    other = type("Other", (), {"__module__": "elsewhere"})
+
+    def listing() -> list[Any]:
+        return [ours, other]
+
+    modules: list[Any] = [SimpleNamespace(load_stat_logger_plugin_factories=listing) for _ in range(2)]
+    for name, module in zip(("vllm.v1.metrics.loggers", "vllm.v1.engine.async_llm"), modules, strict=True):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(hooks, "_stat_logger_is_wanted", False)
+    for _ in range(2):
+        hooks._offer_stat_logger(wanted=False)
+        assert [module.load_stat_logger_plugin_factories() for module in modules] == [[other], [other]]
+    hooks._offer_stat_logger(wanted=True)
+    hooks._offer_stat_logger(wanted=False)
+    assert modules[0].load_stat_logger_plugin_factories() == [ours, other]
+
+
 _STARTS = """
 import json
 from vllm.engine.arg_utils import EngineArgs
@@ -143,6 +163,8 @@ for plan in {plans!r}:
         found.append(None)
     except Exception as error:
         found.append([type(error).__name__, str(error)])
+from vllm.v1.engine.async_llm import load_stat_logger_plugin_factories
+found.append([each.__name__ for each in load_stat_logger_plugin_factories()])
 print(json.dumps(found))
 """
 
@@ -175,4 +197,5 @@ def test_vllm_itself_refuses_a_plan_that_cannot_be_used(tmp_path: Path) -> None:
     assert run_python(code, VLLM_TARGET_DEVICE="cpu") == [
         None,
         ["InputError", f"{plans[1]}: found No such file or directory, expected a readable file"],
+        [],  # without a record the engine is offered no stat logger of ours
     ]
