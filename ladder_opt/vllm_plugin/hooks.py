@@ -28,7 +28,7 @@ _ARGUMENTS_MODULE = "vllm.engine.arg_utils"
 _LOGGERS_MODULE = "vllm.v1.metrics.loggers"
 _ASYNC_ENGINE_MODULE = "vllm.v1.engine.async_llm"  # has the name of the function by import
 _LIST_LOGGERS = "load_stat_logger_plugin_factories"
-_SPYRE_PACKAGE = "spyre_inference"
+SPYRE_PACKAGE = "spyre_inference"
 SPYRE_BACKEND = "spyre_inference.v1.attention.backends.spyre_attn"
 
 
@@ -93,12 +93,13 @@ def adapt_spyre_when_imported() -> None:
     loaded = sys.modules.get(SPYRE_BACKEND)
     if loaded is not None:
         _adapt(loaded)
-    elif _is_installed(_SPYRE_PACKAGE):
+    elif is_installed(SPYRE_PACKAGE):
         finder: Any = _SpyreFinder()  # importlib.abc, their base, would bring a dozen modules in
         sys.meta_path.insert(0, finder)
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Whether a package is there to be imported; it is not."""
     try:
         return importlib.util.find_spec(package) is not None
     except ValueError:  # imported already, by means that leave no spec

@@ -14,6 +14,7 @@ from ladder_opt.bucketer import Bucketer
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.plan.plan import Plan, plan_from_dict, read_plan
+from ladder_opt.vllm_plugin.hooks import SPYRE_PACKAGE, is_installed
 from ladder_opt.vllm_plugin.settings import PLAN_KEY, Settings
 
 # vLLM shows what its own loggers say; a name below its own is shown with them.
@@ -109,9 +110,24 @@ def check_at_startup(vllm_config: Any) -> None:
     elif settings.has_plan:
         bucketer = bucketer_for(vllm_config)
         logger.info("ladder_opt: ladders from %s", bucketer.source)
+        if not _pads_to_ladders(vllm_config):
+            say_once(
+                f"nothing will use {bucketer.source}: no attention backend here pads batched decode to ladders "
+                f"({SPYRE_PACKAGE} is not installed)"
+            )
     else:
         for key in settings.unknown_keys:
             say_once(f"additional_config.{key} is no setting of ladder_opt and was left aside")
+
+
+def _pads_to_ladders(vllm_config: Any) -> bool:
+    """Whether the engine has a backend with ladders: the Spyre plugin's, or one of ours, asked for by name."""
+    if is_installed(SPYRE_PACKAGE):
+        return True
+    extra = vllm_config.additional_config
+    asked = extra.get("ladder_opt_backend") if isinstance(extra, Mapping) else None
+    worker = getattr(getattr(vllm_config, "parallel_config", None), "worker_cls", "")
+    return bool(asked or os.environ.get("LADDER_OPT_BACKEND") or str(worker).startswith("ladder_opt."))
 
 
 def say_once(warning: str) -> None:

@@ -151,6 +151,27 @@ def test_other_limits_are_clamped_with_a_warning_told_once(caplog: pytest.LogCap
     ]
 
 
+def test_a_plan_that_nothing_would_use_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logging.getLogger("vllm").propagate = True
+    monkeypatch.delenv("LADDER_OPT_BACKEND", raising=False)
+    vllm_config = config(ladder_opt=PLAN.to_dict())
+    monkeypatch.setattr(loading, "is_installed", lambda package: False)
+    with caplog.at_level("WARNING"):
+        check_at_startup(config(ladder_opt=PLAN.to_dict(), ladder_opt_backend="reference"))
+        monkeypatch.setenv("LADDER_OPT_BACKEND", "reference")
+        check_at_startup(vllm_config)
+        monkeypatch.delenv("LADDER_OPT_BACKEND")
+        said = [record.getMessage() for record in caplog.records]
+        assert not any("nothing will use" in line for line in said)
+        check_at_startup(vllm_config)
+    assert caplog.records[-1].getMessage() == (
+        "ladder_opt: nothing will use additional_config.ladder_opt: no attention backend here pads batched "
+        "decode to ladders (spyre_inference is not installed)"
+    )
+
+
 def test_a_block_size_that_vllm_settles_later_is_checked_later(path: str) -> None:
     check_at_startup(make_vllm_config(additional_config={"ladder_opt": path}, block_size=None))
 
