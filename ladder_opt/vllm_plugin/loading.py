@@ -112,8 +112,8 @@ def check_at_startup(vllm_config: Any) -> None:
         logger.info("ladder_opt: ladders from %s", bucketer.source)
         if not _pads_to_ladders(vllm_config):
             say_once(
-                f"nothing will use {bucketer.source}: no attention backend here pads batched decode to ladders "
-                f"({SPYRE_PACKAGE} is not installed)"
+                f"nothing will use {bucketer.source}: no attention backend here pads batched decode to "
+                f"ladders ({SPYRE_PACKAGE} is not installed)"
             )
     else:
         for key in settings.unknown_keys:
@@ -121,7 +121,7 @@ def check_at_startup(vllm_config: Any) -> None:
 
 
 def _pads_to_ladders(vllm_config: Any) -> bool:
-    """Whether the engine has a backend with ladders: the Spyre plugin's, or one of ours, asked for by name."""
+    """Whether the engine has a backend with ladders: the Spyre plugin's, or one of ours by name."""
     if is_installed(SPYRE_PACKAGE):
         return True
     extra = vllm_config.additional_config
