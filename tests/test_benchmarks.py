@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cold_start, common, plans, readme_demo, replay_rate, robust, solver
+from benchmarks import cold_start, common, plans, readme_demo, replay_rate, robust, serving, solver
 from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -243,3 +243,29 @@ def test_robust_rows_and_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> N
     better = dataclasses.replace(outcome, mix=outcome.result.worst_regret / 2)
     (told,) = better.disagreements()
     assert told.startswith("2 synthetic 8x6 chunked none: the plan for the sum has a worst regret of")
+
+
+def test_serving_measures_what_a_step_costs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = {
+        "register_seconds": 0.001,
+        "modules": ["a"],
+        "host": "numpy",
+        "host_seconds": 1.0,
+        "host_modules": 2,
+    }
+    monkeypatch.setattr(serving, "measure_start", lambda *, repeats: start | {"share": 0.001})
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most", "1e9"]) == 0
+    shown = capsys.readouterr().out
+    for name in serving.contenders(1):
+        assert (name in shown) is (name != "nothing")
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most=-1e9"]) == 1
+    assert "failed: found" in capsys.readouterr().err
+
+
+def test_serving_starts_the_entry_point_in_a_process_of_its_own() -> None:
+    seconds, modules = serving.run_inside(serving._REGISTER)
+    assert seconds > 0
+    assert "ladder_opt.vllm_plugin.hooks" in modules
+    assert "numpy" not in modules

@@ -33,6 +33,7 @@ STAGES = (
     "occupancy",
     "solve",
     "plan",
+    "bucketer",
     "report",
     "edge",
     "cli",

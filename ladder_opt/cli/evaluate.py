@@ -16,8 +16,8 @@ from ladder_opt.cli.options import (
     RestartOptions,
     StepsOptions,
     load_traffic,
-    one_start_note,
     solve_options,
+    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
@@ -84,13 +84,13 @@ def run(
             ladders,
             cost,
             engine=engine,
-            options=solve_options(restarts),
+            options=traffic.given(solve_options(restarts)),
             replay_options=load.replay_options(),
             inputs=traffic.inputs,
             warnings=[*traffic.warnings, *clamped],
             progress=progress,
         )
-    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
+    warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(result.warnings)
     if as_json:
         print_json(result.to_dict())

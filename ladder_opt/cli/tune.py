@@ -17,8 +17,8 @@ from ladder_opt.cli.options import (
     RestartOptions,
     StepsOptions,
     load_traffic,
-    one_start_note,
     solve_options,
+    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.files import check_output
@@ -46,7 +46,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
-    check_output(output, inputs=[*(traces or []), steps.steps, steps.sequences])
+    check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = replace(solve_options(restarts, limits), robust=robust)
@@ -56,13 +56,13 @@ def run(
             traffic.source,
             cost,
             engine=engine,
-            options=options,
+            options=traffic.given(options),
             replay_options=load.replay_options(),
             inputs=traffic.inputs,
             warnings=traffic.warnings,
             progress=progress,
         )
-    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
+    warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(plan.warnings)
     if output is not None:
         write_plan(plan, output)

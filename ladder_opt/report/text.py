@@ -418,6 +418,10 @@ def check_text(report: dict[str, Any]) -> RenderableType:
     for rung, blocks in (report["ragged"] or {}).items():
         table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
     table.add_row("variants", f"{report['num_variants']:,}")
+    for axis, label in (("kv_tokens", "KV, tokens"), ("query_tokens", "query, tokens")):
+        source = report["sources"][axis]
+        table.add_row(label, Text(f"{_joined(report[axis])}  (per sequence; {source})"))
+    table.add_row("per sequence", f"{report['num_sequence_variants']:,} variants")
     return table
 
 

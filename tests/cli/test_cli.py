@@ -177,7 +177,7 @@ def test_help_and_version(run: Run) -> None:
             ["tune", "--steps", "gone.csv"],
             "gone.csv: found No such file or directory, expected a readable file",
         ),
-        (["tune", "--steps", "."], ".: found Is a directory, expected a readable file"),
+        (["tune", "--steps", "."], ".: found no steps file, expected a folder of steps-*.csv"),
         (["tune", "gone.csv"], "gone.csv: found No such file or directory, expected a readable file"),
         (["tune", "."], ".: found a directory, expected a readable file"),
         (["check", "gone.json"], "gone.json: found No such file or directory, expected a readable file"),
