@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Shapes here are small, and threads that wait for each other on a busy machine cost more than they do."""
+    """Shapes are small here; threads that wait for each other on a busy machine would cost the most."""
     if importlib.util.find_spec("torch") is None:
         yield
         return
