@@ -1,4 +1,4 @@
-"""An engine in this process, told what to do in JSON: a script, so that vLLM's global state stays out of tests.
+"""An engine in this process, told what to do in JSON: a script, so that vLLM stays out of the tests' process.
 
     python -m tests.serving.in_process < JOB > RESULT
 
@@ -19,8 +19,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     engine = LLM(**job["engine"])
+    prompts: Any = [{"prompt_token_ids": prompt} for prompt, _ in job["requests"]]
     outputs = engine.generate(
-        [{"prompt_token_ids": prompt} for prompt, _ in job["requests"]],
+        prompts,
         [
             SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
             for _, count in job["requests"]
