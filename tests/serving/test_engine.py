@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ladder_opt.occupancy.replay import simulate
 from ladder_opt.plan.plan import read_plan, write_plan
 from ladder_opt.reference.plugin import CPU_WORKER, WORKER
+from ladder_opt.trace.table import Trace
+from tests.plan.plans import make_cost
 from tests.serving.environment import ENGINE_ARGUMENTS, environment, python
 from tests.serving.server import Request
 from tests.serving.test_serve import ENGINE, make_plan
-from tests.serving.traffic import dense_tokens, mixed
+from tests.serving.traffic import dense_tokens, draw
 
 pytestmark = [pytest.mark.vllm, pytest.mark.serving]
 
-# A pool in which 8 sequences of up to 6 blocks do not fit: some are preempted and computed again.
+# A pool that 8 sequences outgrow as they reach their fifth block: one is preempted and computed again.
 SMALL_POOL = 34
+BUDGET = 64
 SETTINGS = """
 import json, sys
 from vllm.engine.arg_utils import EngineArgs
@@ -40,7 +46,7 @@ def run(
         "block_size": ENGINE.block_size,
         "max_num_seqs": ENGINE.max_num_seqs,
         "max_model_len": ENGINE.max_model_len,
-        "max_num_batched_tokens": 64,
+        "max_num_batched_tokens": BUDGET,
         "num_gpu_blocks_override": SMALL_POOL,
         "additional_config": config,
     }
@@ -61,7 +67,7 @@ def test_tokens_and_compiles_with_kv_buckets_and_a_plan(
     tiny_model: Path, inductor_cache: Path, tmp_path: Path
 ) -> None:
     """KV buckets of the per-sequence path leave the plan's ladders alone."""
-    requests = mixed(14, seed=5, longest_prompt=600, longest_output=90)
+    requests = draw([500] * 8 + [126] * 4, [90] * 8 + [30] * 4, seed=5)
     write_plan(make_plan(), tmp_path / "plan.json")
     found = run(
         tiny_model,
@@ -70,6 +76,13 @@ def test_tokens_and_compiles_with_kv_buckets_and_a_plan(
         {"ladder_opt_backend": "reference", "ladder_opt": str(tmp_path / "plan.json")},
         SPYRE_ATTN_KV_BUCKETS="384,1024",
     )
+    trace = Trace(
+        np.zeros(len(requests)),
+        np.array([len(request.prompt) for request in requests]),
+        np.array([request.output_tokens for request in requests]),
+    )
+    engine = replace(ENGINE, max_num_batched_tokens=BUDGET, num_kv_blocks=SMALL_POOL)
+    assert simulate(trace, engine, make_cost(), concurrency=len(trace)).preemptions > 0
     report, plan = found["report"], read_plan(tmp_path / "plan.json")
     assert tuple(report["num_seqs"]) == plan.num_seqs
     assert tuple(report["num_blocks"]) == plan.num_blocks
