@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ladder_opt.plan.resolve import resolve_plan
     from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
+    from ladder_opt.reference.verify import Verification, VerifyOptions, verify_plan
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
@@ -63,6 +64,8 @@ _MODULE_OF = {
     "StepHistogram": "occupancy.histogram",
     "Trace": "trace.table",
     "UsageError": "errors",
+    "Verification": "reference.verify",
+    "VerifyOptions": "reference.verify",
     "Workload": "solve.robust",
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
@@ -82,6 +85,7 @@ _MODULE_OF = {
     "summarize": "trace.summary",
     "synthesize": "trace.synth",
     "tune": "plan.tune",
+    "verify_plan": "reference.verify",
     "write_plan": "plan.plan",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",

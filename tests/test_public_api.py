@@ -35,6 +35,7 @@ STAGES = (
     "plan",
     "bucketer",
     "report",
+    "vllm_plugin",
     "edge",
     "cli",
 )

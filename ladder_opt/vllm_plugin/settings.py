@@ -8,6 +8,7 @@
 | `ladder_opt_record` | `LADDER_OPT_RECORD` | folder for the record; off where neither is set |
 | `ladder_opt_record_seconds` | `LADDER_OPT_RECORD_SECONDS` | seconds between writes (60) |
 | `ladder_opt_record_ids` | `LADDER_OPT_RECORD_IDS` | whether request ids are recorded (false) |
+| `ladder_opt_backend` | `LADDER_OPT_BACKEND` | `reference` for the backend of `ladder_opt.reference.plugin` |
 
 Neither vLLM nor numpy is imported here: this runs in every server, with a plan or without.
 """
@@ -25,8 +26,9 @@ PLAN_KEY, PLAN_VARIABLE = "ladder_opt", "LADDER_OPT_PLAN"
 RECORD_KEY, RECORD_VARIABLE = "ladder_opt_record", "LADDER_OPT_RECORD"
 SECONDS_KEY, SECONDS_VARIABLE = "ladder_opt_record_seconds", "LADDER_OPT_RECORD_SECONDS"
 IDS_KEY, IDS_VARIABLE = "ladder_opt_record_ids", "LADDER_OPT_RECORD_IDS"
+BACKEND_KEY, BACKEND_VARIABLE = "ladder_opt_backend", "LADDER_OPT_BACKEND"
 
-_KEYS = frozenset({PLAN_KEY, RECORD_KEY, SECONDS_KEY, IDS_KEY})
+_KEYS = frozenset({PLAN_KEY, RECORD_KEY, SECONDS_KEY, IDS_KEY, BACKEND_KEY})
 _DEFAULT_SECONDS = 60.0
 _LEAST_SECONDS = 0.1
 _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
