@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.replay import Replay, simulate
+    from ladder_opt.occupancy.scheduling import Scheduling
     from ladder_opt.occupancy.sequences import SequenceHistogram
     from ladder_opt.occupancy.sequences_file import read_sequences, write_sequences
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
@@ -58,6 +59,7 @@ _MODULE_OF = {
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
     "RobustResult": "solve.robust",
+    "Scheduling": "occupancy.scheduling",
     "SequenceHistogram": "occupancy.sequences",
     "SolveError": "errors",
     "SolveOptions": "plan.options",

@@ -78,14 +78,16 @@ def run(
             f"{plan.provenance.cost_name or 'another'} (kernel {plan.kernel})"
         )
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine, target=target)
+        traffic = load_traffic(
+            traces, steps, read, load, engine, engine_options=engine_options, target=target
+        )
         result = evaluate(
             traffic.source,
             ladders,
             cost,
             engine=engine,
             options=traffic.given(solve_options(restarts)),
-            replay_options=load.replay_options(),
+            replay_options=load.replay_options(engine_options),
             inputs=traffic.inputs,
             warnings=[*traffic.warnings, *clamped],
             progress=progress,

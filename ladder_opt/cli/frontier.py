@@ -41,13 +41,15 @@ def run(
     engine = engine_options.engine()
     check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
+        traffic = load_traffic(
+            traces, steps, read, load, engine, engine_options=engine_options, target=limits.target
+        )
         found = frontier(
             traffic.source,
             cost_options.cost(),
             engine=engine,
             options=traffic.given(solve_options(restarts, limits)),
-            replay_options=load.replay_options(),
+            replay_options=load.replay_options(engine_options),
             warnings=traffic.warnings,
             progress=progress,
         )

@@ -15,11 +15,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import UsageError
 from ladder_opt.files import sha256_of
 from ladder_opt.ladder import parse_rungs
+from ladder_opt.occupancy.engine_file import SchedulingFile, read_scheduling_settings
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.record_file import read_recorded_steps, steps_files
 from ladder_opt.occupancy.sequences_file import read_sequences
@@ -107,6 +109,12 @@ class EngineOptions:
         int | None,
         typer.Option("--min-batched-seqs", help="Decoding sequences from which steps are batched [4]."),
     ] = None
+
+    def scheduling_file(self) -> SchedulingFile:
+        """What the file says about scheduling."""
+        if self.engine_file is None:
+            return SchedulingFile({}, ())
+        return read_scheduling_settings(self.engine_file)
 
     def engine(self, base: Engine | None = None) -> Engine:
         """The engine: defaults (or `base`), then the file, then the options."""
@@ -202,7 +210,7 @@ def _column_names(text: str | None) -> dict[str, str] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class LoadOptions(SchedulingOptions):
     """How traces are replayed."""
 
     concurrency: Annotated[
@@ -219,13 +227,14 @@ class LoadOptions:
         str | None, typer.Option("--weights", help="How often each trace counts in the mix: 5,1,1 [1 each].")
     ] = None
 
-    def replay_options(self) -> ReplayOptions:
-        """For the library."""
+    def replay_options(self, engine_options: EngineOptions) -> ReplayOptions:
+        """For the library; the engine file may say how it schedules."""
         return ReplayOptions(
             concurrency=self.concurrency,
             rate_scale=self.rate_scale,
             replicas=self.replicas,
             weights=None if self.weights is None else _numbers(self.weights, option="--weights"),
+            scheduling=self.scheduling(engine_options),
         )
 
 
@@ -473,6 +482,7 @@ def load_traffic(
     load: LoadOptions,
     engine: Engine,
     *,
+    engine_options: EngineOptions,
     target: str = "plugin",
 ) -> Traffic:
     """Read traces or a histogram, whichever was given, with what the target needs to know.
@@ -500,6 +510,6 @@ def load_traffic(
             for path, trace in zip(traces or [], loaded, strict=True)
             for source in _inputs(path, trace)
         ),
-        warnings=(),
+        warnings=engine_options.scheduling_file().warnings,
         notes=tuple(note for trace in loaded for note in trace.notes),
     )

@@ -56,7 +56,9 @@ def run(
             raise UsageError(f"--sequences: found {sequences}, expected another file than -o names")
     engine = engine_options.engine()
     cost = cost_options.cost()
+    options = load.replay_options(engine_options)
     named, warnings = _named_ladders(ladders, engine)
+    warnings += engine_options.scheduling_file().warnings
     with progress_bar() as progress:
         loaded = [read.read(path) for path in traces]
         replay = simulate(
@@ -67,7 +69,8 @@ def run(
             concurrency=load.concurrency,
             rate_scale=load.rate_scale,
             replicas=load.replicas,
-            weights=load.replay_options().weights,
+            weights=options.weights,
+            scheduling=options.scheduling,
             per_sequence=sequences is not None,
             progress=None if progress is None else lambda share: progress("replay", share),
         )

@@ -51,13 +51,15 @@ def run(
     cost = cost_options.cost()
     options = replace(solve_options(restarts, limits), robust=robust)
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
+        traffic = load_traffic(
+            traces, steps, read, load, engine, engine_options=engine_options, target=limits.target
+        )
         plan = tune(
             traffic.source,
             cost,
             engine=engine,
             options=traffic.given(options),
-            replay_options=load.replay_options(),
+            replay_options=load.replay_options(engine_options),
             inputs=traffic.inputs,
             warnings=traffic.warnings,
             progress=progress,

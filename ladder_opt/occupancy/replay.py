@@ -1,7 +1,8 @@
 """Replay a request trace through vLLM v1's scheduling rules, into a histogram of decode steps.
 
 The rules, as read in vllm 0.28 (`vllm/v1/core/sched/scheduler.py`) for FCFS scheduling with chunked
-prefill, without prefix caching, speculative decoding or async scheduling:
+prefill, without prefix caching, speculative decoding or async scheduling (`scheduling.py` has the settings
+that change them):
 
 1. An arrival counts once arrival <= now. An idle engine jumps to the next arrival.
 2. Running requests are scheduled first, oldest first, each up to what is left of
@@ -36,6 +37,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, InternalError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
 from ladder_opt.trace.table import Trace, within_limits
 
@@ -117,6 +119,7 @@ def simulate(
     rate_scale: float = 1.0,
     replicas: int = 1,
     weights: Sequence[float] | None = None,
+    scheduling: Scheduling | None = None,
     per_sequence: bool = False,
     stepwise: bool = False,
     progress: Progress | None = None,
@@ -133,6 +136,8 @@ def simulate(
         replicas: engines that arrivals are dealt to in turn (round robin).
         weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
             tokens and other totals are counted once whatever the weights.
+        scheduling: settings besides the limits; default: vLLM's on Spyre. Of a request with `n` sequences
+            each counts as a request in the result.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
         stepwise: run the plain step loop in place of the event loop: the same result, more slowly.
         progress: called with the share done, 0 to 1, now and then.
@@ -145,10 +150,12 @@ def simulate(
     inputs = [traces] if isinstance(traces, Trace) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     mix = _checked_weights(weights, len(inputs))
+    scheduling = scheduling or Scheduling()
+    scheduling.check(engine)
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
-    fitting = [_that_fit(trace, engine) for trace in inputs]
+    fitting = [_that_fit(trace, engine, scheduling) for trace in inputs]
     requests = sum(len(trace) for trace in fitting)
     set_aside = _add_counts([trace.set_aside for trace in fitting])
     if not requests:
@@ -168,6 +175,7 @@ def simulate(
                 seconds,
                 concurrency=concurrency,
                 rate_scale=rate_scale,
+                scheduling=scheduling,
                 per_sequence=per_sequence,
                 stepwise=stepwise,
                 progress=None
@@ -250,11 +258,12 @@ def _check_options(
         )
 
 
-def _that_fit(trace: Trace, engine: Engine) -> Trace:
+def _that_fit(trace: Trace, engine: Engine, scheduling: Scheduling) -> Trace:
     """Set aside what the engine could never finish."""
     fitting = within_limits(trace, max_model_len=engine.max_model_len)
     # The last token that is sampled never gets a KV slot.
     blocks = -(-(fitting.prompt_tokens + fitting.output_tokens - 1) // engine.block_size)
+    blocks = np.minimum(blocks, scheduling.most_admission_blocks(engine))
     return fitting.take(blocks <= engine.usable_kv_blocks, reason=BEYOND_KV_POOL)
 
 
@@ -266,24 +275,27 @@ def _replay_one(
     *,
     concurrency: int | None,
     rate_scale: float,
+    scheduling: Scheduling,
     per_sequence: bool,
     stepwise: bool,
     progress: Progress | None,
 ) -> Replay:
-    kernel, advance = _load_kernels(stepwise=stepwise)
+    trace = trace.take(np.repeat(np.arange(len(trace)), scheduling.n)) if scheduling.n > 1 else trace
     requests = len(trace)
     arrival = np.zeros(0)
     if concurrency is None and trace.arrival_seconds is not None:
         arrival = trace.arrival_seconds / rate_scale
-    limits = np.array(
-        [
-            engine.block_size,
-            engine.max_num_seqs,
-            engine.max_num_batched_tokens,
-            engine.min_batched_seqs,
-            concurrency or 0,
-        ]
-    )
+    kernel, advance, extras = _loop_for(trace, scheduling, closed=concurrency is not None, stepwise=stepwise)
+    limits = np.zeros(kernel.LIMIT_SLOTS, np.int64)
+    limits[kernel.BLOCK_SIZE] = engine.block_size
+    limits[kernel.MAX_NUM_SEQS] = engine.max_num_seqs
+    limits[kernel.MAX_TOKENS] = engine.max_num_batched_tokens
+    limits[kernel.MIN_BATCHED] = engine.min_batched_seqs
+    limits[kernel.CONCURRENCY] = concurrency or 0
+    limits[kernel.CHILDREN] = scheduling.n
+    limits[kernel.THRESHOLD] = scheduling.long_prefill_token_threshold
+    limits[kernel.WINDOW] = scheduling.sliding_window or 0
+    limits[kernel.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
     seconds = np.array(
         [
             cost.step_seconds.base,
@@ -320,6 +332,7 @@ def _replay_one(
             counts,
             real,
             sequences,
+            *extras,
             _STEPS_BETWEEN_PROGRESS,
         )
         if progress is not None:
@@ -385,7 +398,22 @@ def _scaled(progress: Progress, start: float, share: float) -> Progress:
     return lambda done: progress(start + share * done)
 
 
-def _load_kernels(*, stepwise: bool) -> tuple[ModuleType, Callable[..., int]]:
+def _loop_for(
+    trace: Trace, scheduling: Scheduling, *, closed: bool, stepwise: bool
+) -> tuple[ModuleType, Callable[..., int], tuple[NDArray[np.int64], ...]]:
+    """The module of the slots, the loop that can run these settings, and the arrays that only some need."""
     from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
 
-    return _step_kernel, _step_kernel.advance if stepwise else _event_kernel.advance
+    if not stepwise and replace(scheduling, n=1) == Scheduling() and (scheduling.n == 1 or not closed):
+        return _step_kernel, _event_kernel.advance, ()
+    rank = of_rank = dropped = unfinished = np.empty(0, np.int64)
+    if scheduling.policy == "priority":
+        priority = np.zeros(len(trace), np.int64) if trace.priority is None else trace.priority
+        of_rank = np.argsort(priority, kind="stable")
+        rank = np.empty(len(trace), np.int64)
+        rank[of_rank] = np.arange(len(trace))
+    if scheduling.sliding_window is not None:
+        dropped = np.zeros(len(trace), np.int64)
+    if scheduling.n > 1:
+        unfinished = np.full(len(trace) // scheduling.n, scheduling.n)
+    return _step_kernel, _step_kernel.advance, (rank, of_rank, dropped, unfinished)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
 from ladder_opt.ladder import Target
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS, Structure
 from ladder_opt.solve.problem import Limits
 
@@ -128,3 +129,4 @@ class ReplayOptions:
     rate_scale: float = 1.0
     replicas: int = 1
     weights: tuple[float, ...] | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)

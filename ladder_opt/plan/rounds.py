@@ -94,6 +94,7 @@ class Task:
             rate_scale=self.replay_options.rate_scale,
             replicas=self.replay_options.replicas,
             weights=self.replay_options.weights,
+            scheduling=self.replay_options.scheduling,
             per_sequence=self.options.target == "spyre-env",
             progress=None if progress is None else lambda share: progress("replay", share),
         )

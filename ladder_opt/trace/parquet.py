@@ -1,7 +1,7 @@
 """The canonical trace on disk: Parquet, versioned, with its provenance in the file's metadata.
 
 Columns: arrival_seconds (double, absent for a trace of lengths), prompt_tokens and output_tokens
-(int64), optional cached_tokens (int64) and session (string). The key-value metadata holds
+(int64), optional cached_tokens and priority (int64) and session (string). The key-value metadata holds
 `ladder_opt.schema` = "ladder_opt/trace/1" and `ladder_opt.provenance`, a JSON object of sources,
 set_aside and notes. Reading what was written gives an equal trace.
 """
@@ -27,7 +27,7 @@ PROVENANCE_KEY = "ladder_opt.provenance"
 SCHEMA_NAME = "ladder_opt/trace"
 SCHEMA_VERSION = 1
 
-_INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens")
+_INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "priority")
 _NEEDED = ("prompt_tokens", "output_tokens")
 _KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session")
 
@@ -48,6 +48,8 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     columns["output_tokens"] = pa.array(trace.output_tokens, pa.int64())
     if trace.cached_tokens is not None:
         columns["cached_tokens"] = pa.array(trace.cached_tokens, pa.int64())
+    if trace.priority is not None:
+        columns["priority"] = pa.array(trace.priority, pa.int64())
     if trace.session is not None:
         columns["session"] = pa.array(trace.session.tolist(), pa.string())
     provenance = {
@@ -104,6 +106,7 @@ def parse_canonical(stored: Stored, file: ParquetFile) -> Trace:
             prompt_tokens=columns["prompt_tokens"],
             output_tokens=columns["output_tokens"],
             cached_tokens=columns.get("cached_tokens"),
+            priority=columns.get("priority"),
             session=columns.get("session"),
             sources=sources,
             set_aside=set_aside,

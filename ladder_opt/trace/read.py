@@ -54,8 +54,8 @@ def read_trace(
     Args:
         path: the file, or a folder that a server recorded.
         format: a key of `FORMATS`, or None to find out.
-        columns: names of the columns for "arrival", "prompt", "output", "cached" and "session"; with a
-            format, they take the place of its own. Without one, any table will do.
+        columns: names of the columns for "arrival", "prompt", "output", "cached", "session" and "priority";
+            with a format, they take the place of its own. Without one, any table will do.
         time_unit: "s", "ms", "us" or "ns", what arrivals that are numbers count; None for the
             format's own.
         clock: what to do when arrivals run backwards: "sort", "unwrap", "refuse", or "auto" (see
@@ -176,6 +176,7 @@ def _table(content: _Content, form: Format) -> RawTable:
     optional = {name for role, name in form.columns.items() if role not in {"prompt", "output"}}
     optional -= {form.columns[role] for role in ("prompt", "output")}
     extra = [drop.column for drop in form.drops] + ([form.parent] if form.parent else [])
+    extra += [] if form.name == formats.COLUMNS else [formats.PRIORITY]
     for name in wanted:
         if name not in present and (name not in optional or form.name == formats.COLUMNS):
             listed = ", ".join(map(shown, sorted(present)[:_NAMES_SHOWN]))
