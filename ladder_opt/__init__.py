@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from ladder_opt.trace.read import read_trace
     from ladder_opt.trace.summary import summarize
     from ladder_opt.trace.synth import synthesize
-    from ladder_opt.trace.table import Trace
+    from ladder_opt.trace.table import HashIds, Trace
 
 _MODULE_OF = {
     "CostModel": "cost.model",
     "Engine": "engine",
     "Frontier": "plan.frontier",
+    "HashIds": "trace.table",
     "InputError": "errors",
     "InternalError": "errors",
     "LadderOptError": "errors",

@@ -66,6 +66,7 @@ class Replay:
         preemptions: times that a running request lost its blocks.
         prefill_tokens: tokens scheduled outside decodes, recomputed ones included.
         decode_tokens: decodes scheduled, over all steps.
+        cached_tokens: tokens that the prefix cache supplied.
         busy_seconds: sum of all steps' times.
         idle_seconds: time in which nothing was to do.
         end_seconds: when the last request finished (the latest replica's).
@@ -84,6 +85,7 @@ class Replay:
     preemptions: int
     prefill_tokens: int
     decode_tokens: int
+    cached_tokens: int = 0
     busy_seconds: float
     idle_seconds: float
     end_seconds: float
@@ -152,6 +154,11 @@ def simulate(
     mix = _checked_weights(weights, len(inputs))
     scheduling = scheduling or Scheduling()
     scheduling.check(engine)
+    if scheduling.prefix_caching and any(trace.hash_ids is None for trace in inputs):
+        raise UsageError(
+            "prefix-caching: found a trace without hash_ids, expected the ids of each prompt's blocks, as in "
+            "Mooncake and Bailian traces"
+        )
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
@@ -285,7 +292,9 @@ def _replay_one(
     arrival = np.zeros(0)
     if concurrency is None and trace.arrival_seconds is not None:
         arrival = trace.arrival_seconds / rate_scale
-    kernel, advance, extras = _loop_for(trace, scheduling, closed=concurrency is not None, stepwise=stepwise)
+    kernel, advance, extras = _loop_for(
+        trace, engine, scheduling, closed=concurrency is not None, stepwise=stepwise
+    )
     limits = np.zeros(kernel.LIMIT_SLOTS, np.int64)
     limits[kernel.BLOCK_SIZE] = engine.block_size
     limits[kernel.MAX_NUM_SEQS] = engine.max_num_seqs
@@ -296,6 +305,7 @@ def _replay_one(
     limits[kernel.THRESHOLD] = scheduling.long_prefill_token_threshold
     limits[kernel.WINDOW] = scheduling.sliding_window or 0
     limits[kernel.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
+    limits[kernel.CACHING] = scheduling.prefix_caching
     seconds = np.array(
         [
             cost.step_seconds.base,
@@ -356,6 +366,7 @@ def _replay_one(
         preemptions=int(state[kernel.PREEMPTIONS]),
         prefill_tokens=int(state[kernel.PREFILL_TOKENS]),
         decode_tokens=int(state[kernel.DECODE_TOKENS]),
+        cached_tokens=int(extras[-1].hits[0]),
         busy_seconds=float(clock[kernel.BUSY]),
         idle_seconds=float(clock[kernel.IDLE]),
         end_seconds=float(clock[kernel.NOW]),
@@ -373,6 +384,7 @@ def _sum_of(parts: Sequence[Replay]) -> Replay:
         "preemptions",
         "prefill_tokens",
         "decode_tokens",
+        "cached_tokens",
         "busy_seconds",
         "idle_seconds",
     )
@@ -399,14 +411,21 @@ def _scaled(progress: Progress, start: float, share: float) -> Progress:
 
 
 def _loop_for(
-    trace: Trace, scheduling: Scheduling, *, closed: bool, stepwise: bool
-) -> tuple[ModuleType, Callable[..., int], tuple[NDArray[np.int64], ...]]:
+    trace: Trace, engine: Engine, scheduling: Scheduling, *, closed: bool, stepwise: bool
+) -> tuple[ModuleType, Callable[..., int], tuple[Any, ...]]:
     """The module of the slots, the loop that can run these settings, and the arrays that only some need."""
-    from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
+    from ladder_opt.occupancy import (  # noqa: PLC0415  (numba loads on first use)
+        _block_keys,
+        _event_kernel,
+        _prefix_cache,
+        _step_kernel,
+    )
 
+    nothing = np.empty(0, np.int64)
+    pool = _prefix_cache.make_pool(np.zeros(1, np.int64), nothing, num_blocks=0, max_num_seqs=0)
     if not stepwise and replace(scheduling, n=1) == Scheduling() and (scheduling.n == 1 or not closed):
-        return _step_kernel, _event_kernel.advance, ()
-    rank = of_rank = dropped = unfinished = np.empty(0, np.int64)
+        return _step_kernel, _event_kernel.advance, (pool,)
+    rank = of_rank = dropped = unfinished = nothing
     if scheduling.policy == "priority":
         priority = np.zeros(len(trace), np.int64) if trace.priority is None else trace.priority
         of_rank = np.argsort(priority, kind="stable")
@@ -416,4 +435,11 @@ def _loop_for(
         dropped = np.zeros(len(trace), np.int64)
     if scheduling.n > 1:
         unfinished = np.full(len(trace) // scheduling.n, scheduling.n)
-    return _step_kernel, _step_kernel.advance, (rank, of_rank, dropped, unfinished)
+    if scheduling.prefix_caching and trace.hash_ids is not None:
+        offsets, keys = _block_keys.block_keys(
+            trace.prompt_tokens, trace.output_tokens, trace.hash_ids, block_size=engine.block_size
+        )
+        pool = _prefix_cache.make_pool(
+            offsets, keys, num_blocks=engine.usable_kv_blocks, max_num_seqs=engine.max_num_seqs
+        )
+    return _step_kernel, _step_kernel.advance, (rank, of_rank, dropped, unfinished, pool)

@@ -1,7 +1,8 @@
 """The canonical trace on disk: Parquet, versioned, with its provenance in the file's metadata.
 
 Columns: arrival_seconds (double, absent for a trace of lengths), prompt_tokens and output_tokens
-(int64), optional cached_tokens and priority (int64) and session (string). The key-value metadata holds
+(int64), optional cached_tokens and priority (int64), session (string) and hash_ids (lists of int64, whose
+block size stands in the provenance as `hash_block_tokens`). The key-value metadata holds
 `ladder_opt.schema` = "ladder_opt/trace/1" and `ladder_opt.provenance`, a JSON object of sources,
 set_aside and notes. Reading what was written gives an equal trace.
 """
@@ -9,7 +10,7 @@ set_aside and notes. Reading what was written gives an equal trace.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ladder_opt.files import replace_when_whole
 from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.readers.stored import Stored, load
 from ladder_opt.trace.readers.table import Cells, shown
-from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.trace.table import HashIds, Trace, TraceSource
 
 SCHEMA_KEY = "ladder_opt.schema"
 PROVENANCE_KEY = "ladder_opt.provenance"
@@ -29,7 +30,7 @@ SCHEMA_VERSION = 1
 
 _INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "priority")
 _NEEDED = ("prompt_tokens", "output_tokens")
-_KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session")
+_KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session", "hash_ids")
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
@@ -52,11 +53,17 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         columns["priority"] = pa.array(trace.priority, pa.int64())
     if trace.session is not None:
         columns["session"] = pa.array(trace.session.tolist(), pa.string())
-    provenance = {
+    if trace.hash_ids is not None:
+        columns["hash_ids"] = pa.ListArray.from_arrays(
+            pa.array(trace.hash_ids.offsets, pa.int32()), pa.array(trace.hash_ids.values, pa.int64())
+        )
+    provenance: dict[str, Any] = {
         "sources": [asdict(source) for source in trace.sources],
         "set_aside": dict(trace.set_aside),
         "notes": list(trace.notes),
     }
+    if trace.hash_ids is not None:
+        provenance["hash_block_tokens"] = trace.hash_ids.block_tokens
     metadata = {SCHEMA_KEY: f"{SCHEMA_NAME}/{SCHEMA_VERSION}", PROVENANCE_KEY: json.dumps(provenance)}
     with replace_when_whole(path) as part:
         pq.write_table(pa.table(columns).replace_schema_metadata(metadata), part, compression="zstd")
@@ -99,7 +106,7 @@ def parse_canonical(stored: Stored, file: ParquetFile) -> Trace:
             row = int(off.argmax())
             found, expected = shown(columns["cached_tokens"][row]), "from 0 to the row's prompt_tokens"
             raise InputError(found, expected, path=path, line=row + 1, column="cached_tokens")
-    sources, set_aside, notes = _provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path)
+    provenance = _provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path)
     try:
         return Trace(
             arrival_seconds=columns.get("arrival_seconds"),
@@ -107,10 +114,13 @@ def parse_canonical(stored: Stored, file: ParquetFile) -> Trace:
             output_tokens=columns["output_tokens"],
             cached_tokens=columns.get("cached_tokens"),
             priority=columns.get("priority"),
+            hash_ids=None
+            if "hash_ids" not in columns
+            else HashIds.of(columns["hash_ids"], provenance.hash_block_tokens),
             session=columns.get("session"),
-            sources=sources,
-            set_aside=set_aside,
-            notes=notes,
+            sources=provenance.sources,
+            set_aside=provenance.set_aside,
+            notes=provenance.notes,
         )
     except InputError as error:
         raise InputError(
@@ -129,6 +139,11 @@ def _checked(cells: Cells, name: str, path: str) -> Any:
         if bad is None:
             return np.array(cells, dtype=np.object_)
         raise InputError(shown(cells[bad]), "text", path=path, line=bad + 1, column=name)
+    if name == "hash_ids" and not isinstance(cells, np.ndarray):
+        bad = next((row for row, cell in enumerate(cells) if not _is_ids(cell)), None)
+        if bad is None:
+            return cells
+        raise InputError(shown(cells[bad]), "a list of ids", path=path, line=bad + 1, column=name)
     if not isinstance(cells, np.ndarray):
         bad = next((row for row, cell in enumerate(cells) if cell is None), 0)
         found = shown(cells[bad]) if len(cells) else "another type"
@@ -140,11 +155,25 @@ def _checked(cells: Cells, name: str, path: str) -> Any:
     return cells
 
 
+def _is_ids(cell: object) -> bool:
+    return isinstance(cell, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in cell)
+
+
 def _kind_of(name: str) -> str:
-    return {"session": "text", "arrival_seconds": "a number of seconds"}.get(name, "an integer")
+    return {"session": "text", "arrival_seconds": "a number of seconds", "hash_ids": "a list of ids"}.get(
+        name, "an integer"
+    )
 
 
-def _provenance(raw: bytes, path: str) -> tuple[tuple[TraceSource, ...], dict[str, int], tuple[str, ...]]:
+@dataclass(frozen=True)
+class _Provenance:
+    sources: tuple[TraceSource, ...]
+    set_aside: dict[str, int]
+    notes: tuple[str, ...]
+    hash_block_tokens: int
+
+
+def _provenance(raw: bytes, path: str) -> _Provenance:
     def bad(found: str, expected: str, place: str) -> InputError:
         return InputError(found, expected, path=path, column=f"{PROVENANCE_KEY}.{place}")
 
@@ -171,7 +200,10 @@ def _provenance(raw: bytes, path: str) -> tuple[tuple[TraceSource, ...], dict[st
     for index, note in enumerate(notes):
         if not isinstance(note, str):
             raise bad(shown(note), "text", f"notes[{index}]")
-    return tuple(sources), set_aside, tuple(map(str, notes))
+    size = value.get("hash_block_tokens", 0)
+    if type(size) is not int or not 0 <= size < 1 << 31:
+        raise bad(shown(size), "tokens of a block", "hash_block_tokens")
+    return _Provenance(tuple(sources), set_aside, tuple(map(str, notes)), size)
 
 
 def _list(value: object) -> list[Any]:
