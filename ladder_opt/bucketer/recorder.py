@@ -199,8 +199,8 @@ class StepsWriter:
         return True
 
     def _run(self) -> None:
-        # vLLM kills its workers as it shuts down, unless told to wait, and mostly when traffic has ended: what
-        # was counted is also written as soon as steps cease to come.
+        # vLLM kills its workers as it shuts down, unless told to wait, and mostly when traffic has ended:
+        # what was counted is also written as soon as steps cease to come.
         seen = written = 0
         last_write = time.monotonic()
         while not self._stopped.wait(min(_ADD_UP_SECONDS, self._every_seconds)):
