@@ -146,6 +146,111 @@ def best_ladder(
 
 
 @njit(cache=True, nogil=True)
+def all_edges(
+    along_rows: bool,
+    size: int,
+    cumulative: NDArray[np.float64],
+    step_seconds: NDArray[np.float64],
+    price: NDArray[np.float64],
+    compile_seconds: NDArray[np.float64],
+    first_column: NDArray[np.int64],
+    reach: NDArray[np.int64],
+    lowest_below: NDArray[np.int64],
+    base: int,
+    other: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Every `_edge` at once, [high, low] from position low to rung high; arguments of `pareto_ladders`.
+
+    Returns:
+        (seconds, variants, compile seconds), each (size + 1, size + 1), filled from lowest_below[high] to
+        high - 1. Variants are whole numbers.
+    """
+    seconds = np.zeros((size + 1, size + 1))
+    variants = np.zeros((size + 1, size + 1))
+    compiles = np.zeros((size + 1, size + 1))
+    if along_rows:
+        for high in range(1, size + 1):
+            for low in range(lowest_below[high], high):
+                seconds[high, low], variants[high, low], compiles[high, low] = _edge(
+                    True,
+                    low,
+                    high,
+                    cumulative,
+                    step_seconds,
+                    price,
+                    compile_seconds,
+                    first_column,
+                    reach,
+                    base,
+                    other,
+                )
+        return seconds, variants, compiles
+    last = base
+    for row in other:
+        below = cumulative[row + 1] - cumulative[last]
+        for high in range(1, size + 1):
+            column = high - 1
+            t = step_seconds[row, column]
+            for low in range(lowest_below[high], high):
+                seconds[high, low] += (below[high] - below[low]) * t
+            for low in range(lowest_below[high], min(first_column[row, column], reach[last, column]) + 1):
+                seconds[high, low] += price[row, column]
+                variants[high, low] += 1.0
+                compiles[high, low] += compile_seconds[row, column]
+        last = row + 1
+    return seconds, variants, compiles
+
+
+@njit(cache=True, nogil=True)
+def path(
+    edges: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+    lowest_below: NDArray[np.int64],
+    per_variant: float,
+    per_compile_second: float,
+    chosen: NDArray[np.int64],
+) -> tuple[float, int, float, int]:
+    """The cheapest ladder over `all_edges`, with variants and compile seconds charged more.
+
+    Args:
+        chosen: (size,), filled with the rungs.
+
+    Returns:
+        (seconds before the charges, variants, compile seconds, number of rungs).
+    """
+    seconds, variants, compiles = edges
+    size = chosen.size
+    best = np.full(size + 1, HUGE)
+    parent = np.full(size + 1, -1, np.int64)
+    sums = np.empty(size)
+    best[0] = 0.0
+    for high in range(1, size + 1):
+        lowest = lowest_below[high]
+        for low in range(lowest, high):
+            sums[low] = (
+                best[low]
+                + seconds[high, low]
+                + (per_variant * variants[high, low] + per_compile_second * compiles[high, low])
+            )
+        parent[high] = lowest + np.argmin(sums[lowest:high])
+        best[high] = sums[parent[high]]
+    count = 0
+    at = size
+    total_seconds = 0.0
+    total_variants = 0.0
+    total_compiles = 0.0
+    while at > 0:
+        chosen[count] = at - 1
+        count += 1
+        low = parent[at]
+        total_seconds += seconds[at, low]
+        total_variants += variants[at, low]
+        total_compiles += compiles[at, low]
+        at = low
+    chosen[:count] = chosen[:count][::-1].copy()
+    return total_seconds, int(total_variants), total_compiles, count
+
+
+@njit(cache=True, nogil=True)
 def pareto_ladders(
     along_rows: bool,
     size: int,
@@ -188,6 +293,57 @@ def pareto_ladders(
         Labels as (seconds, variants, compile seconds, parent label, position), and where those of whole
         ladders start (-1: given up); from there to the end each is one ladder, followed through its parents.
     """
+    edges = all_edges(
+        along_rows,
+        size,
+        cumulative,
+        step_seconds,
+        price,
+        compile_seconds,
+        first_column,
+        reach,
+        lowest_below,
+        base,
+        other,
+    )
+    return pareto_paths(
+        edges,
+        lowest_below,
+        max_variants,
+        max_compile_seconds,
+        per_variant,
+        per_compile_second,
+        threshold,
+        max_work,
+    )
+
+
+@njit(cache=True, nogil=True)
+def pareto_paths(
+    edges: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+    lowest_below: NDArray[np.int64],
+    max_variants: int,
+    max_compile_seconds: float,
+    per_variant: float,
+    per_compile_second: float,
+    threshold: float,
+    max_work: int,
+) -> tuple[
+    NDArray[np.float64],
+    NDArray[np.int64],
+    NDArray[np.float64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    int,
+]:
+    """`pareto_ladders` over edges that are there already.
+
+    Labels come cheapest first. Where variants alone or compile seconds alone are counted, one is beaten just
+    if the least of that count so far is no more than its own; where both are, it is held against every one
+    kept.
+    """
+    edge_seconds, edge_variants, edge_compiles = edges
+    size = edge_seconds.shape[0] - 1
     counts_variants = max_variants < NO_LIMIT
     counts_compiles = max_compile_seconds < HUGE
     work = 0
@@ -198,19 +354,9 @@ def pareto_ladders(
         for high in range(low + 1, size + 1):
             if lowest_below[high] > low:
                 break
-            seconds, variants, compiles = _edge(
-                along_rows,
-                low,
-                high,
-                cumulative,
-                step_seconds,
-                price,
-                compile_seconds,
-                first_column,
-                reach,
-                base,
-                other,
-            )
+            seconds = edge_seconds[high, low]
+            variants = int(edge_variants[high, low])
+            compiles = edge_compiles[high, low]
             value = to_go[high] + seconds + per_variant * variants + per_compile_second * compiles
             to_go[low] = min(to_go[low], value)
     # Labels, those of one position together, cheapest first.
@@ -237,19 +383,9 @@ def pareto_ladders(
         for low in range(lowest_below[high], high):
             if start[low] == start[low + 1]:
                 continue
-            seconds, variants, compiles = _edge(
-                along_rows,
-                low,
-                high,
-                cumulative,
-                step_seconds,
-                price,
-                compile_seconds,
-                first_column,
-                reach,
-                base,
-                other,
-            )
+            seconds = edge_seconds[high, low]
+            variants = int(edge_variants[high, low])
+            compiles = edge_compiles[high, low]
             work += start[low + 1] - start[low]
             if work > max_work:
                 return label_seconds, label_variants, label_compiles, label_parent, label_position, -1
@@ -272,18 +408,24 @@ def pareto_ladders(
                 new_parent[found] = label
                 found += 1
         begin = total
+        least_variants = NO_LIMIT
+        least_compiles = HUGE
         for index in np.argsort(new_seconds[:found]):
-            beaten = False
-            for label in range(begin, total):
-                # Sorted by seconds: every label kept so far is no dearer.
-                if (
-                    label_variants[label] <= new_variants[index]
-                    and label_compiles[label] <= new_compiles[index]
-                ):
-                    beaten = True
-                    break
+            # Sorted by seconds: every label kept so far is no dearer.
+            beaten = new_variants[index] >= least_variants and new_compiles[index] >= least_compiles
+            if beaten and counts_variants and counts_compiles:
+                beaten = False
+                for label in range(begin, total):
+                    if (
+                        label_variants[label] <= new_variants[index]
+                        and label_compiles[label] <= new_compiles[index]
+                    ):
+                        beaten = True
+                        break
             if beaten:
                 continue
+            least_variants = min(least_variants, new_variants[index])
+            least_compiles = min(least_compiles, new_compiles[index])
             if total == capacity:
                 label_seconds = np.concatenate((label_seconds, np.empty(capacity)))
                 label_variants = np.concatenate((label_variants, np.empty(capacity, np.int64)))

@@ -8,6 +8,7 @@ work and are content without; `settle` gives them all they need.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE
 
 _BUDGET_SLACK = 1e-9
-_BISECTIONS = 12
+_MOST_PRICES = 60
 _ALTERNATION_WORK = 300_000
 _ENDLESS_WORK = 1 << 62
 
@@ -30,6 +31,19 @@ class _OneAxis:
     seconds: float
     rungs: Integers
     bound: float
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A ladder on one axis: objective, what the limits count, rungs."""
+
+    seconds: float
+    variants: int
+    compiles: float
+    rungs: Integers
+
+
+_Edges = tuple[Floats, Floats, Floats]
 
 
 class Incumbent:
@@ -138,63 +152,70 @@ class Incumbent:
             count *= 2
 
     def _one_axis(self, along_rows: bool, other: Integers, work: int) -> _OneAxis:
-        rungs = self._path(along_rows, other, 0.0)
+        rungs = self._path(along_rows, other)
         seconds, variants, compiles = self._totals(along_rows, rungs, other)
         if variants <= self.max_variants and compiles <= self.max_compiles:
             return _OneAxis(seconds, rungs, seconds)
-        best, unit_price = self._priced(along_rows, other, seconds)
+        edges = self._edges(along_rows, other)
+        best, unit_price = self._priced(along_rows, edges, _Point(seconds, variants, compiles, rungs))
         wanted = min(best.seconds, self.seconds)
         if best.bound >= wanted * (1 - 0.5 * RELATIVE_TOLERANCE) - self._rounding:
             return best
-        labelled = self._labelled(along_rows, other, unit_price, wanted, work)
+        labelled = self._labelled(along_rows, edges, unit_price, wanted, work)
         if labelled is None:
             return best
         # Labels look below what is known only: with none found, what is known is the best.
         return labelled if len(labelled.rungs) else _OneAxis(best.seconds, best.rungs, wanted)
 
-    def _priced(self, along_rows: bool, other: Integers, free_seconds: float) -> tuple[_OneAxis, float]:
-        """Bisect the price at which the path keeps the limits: its ladder and bound, the bound's price."""
-        best = _OneAxis(axis_kernel.HUGE, np.zeros(0, np.int64), free_seconds)
-        best_price, low, high = 0.0, 0.0, None
-        unit_price = max(free_seconds, 1e-12) / 1000
+    def _priced(self, along_rows: bool, edges: _Edges, free: _Point) -> tuple[_OneAxis, float]:
+        """The price at which the path keeps the limits: its ladder, the best bound, the bound's price.
+
+        At every price u the cheapest path is a line, seconds + u * used, and the bound their lower envelope
+        less u * allowed. Between a path that breaks the limits and one that keeps them the next price is
+        where their two lines cross (Handler and Zang, Networks 10, 1980): the path there lies below both, or
+        the top of the envelope is reached. That takes some 5 paths; halving the interval took 20.
+        """
         allowed = self.allowance(self._per_variant, self._per_compile)
-        for _ in range(_BISECTIONS + 40):
-            rungs = self._path(along_rows, other, unit_price)
-            seconds, variants, compiles = self._totals(along_rows, rungs, other)
-            used = self._per_variant * variants + self._per_compile * compiles
-            bound = seconds + unit_price * (used - allowed)
+        best = _OneAxis(axis_kernel.HUGE, np.zeros(0, np.int64), free.seconds)
+        best_price = 0.0
+        low, high = free, None
+        unit_price = 1e6 * max(free.seconds, 1e-12)  # at first: with as few variants as can be
+        for _ in range(_MOST_PRICES):
+            point = self._path_over(along_rows, edges, unit_price)
+            over = self._used(point) - allowed
+            # At a high price the rounding of a difference that should be 0 would count.
+            bound = point.seconds + unit_price * (min(over, 0.0) if self._keeps_limits(point) else over)
             if bound > best.bound:
                 best, best_price = _OneAxis(best.seconds, best.rungs, bound), unit_price
-            if variants <= self.max_variants and compiles <= self.max_compiles:
-                if seconds < best.seconds:
-                    best = _OneAxis(seconds, rungs, best.bound)
-                high = unit_price
+            if self._keeps_limits(point):
+                if point.seconds < best.seconds:
+                    best = _OneAxis(point.seconds, point.rungs, best.bound)
+                high = point
+            elif high is None:
+                break
             else:
-                low = unit_price
-            if high is None and unit_price > 1e6 * max(free_seconds, 1e-12):
+                low = point
+            fewer = self._used(low) - self._used(high)
+            crossing = (high.seconds - low.seconds) / fewer if fewer > 0 else unit_price
+            if not 0 < crossing < math.inf or abs(crossing - unit_price) <= 1e-12 * unit_price:
                 break
-            if high is not None and high - low <= high / (1 << _BISECTIONS):
-                break
-            unit_price = unit_price * 4 if high is None else (low + high) / 2
+            unit_price = crossing
         return best, best_price
 
+    def _used(self, point: _Point) -> float:
+        return self._per_variant * point.variants + self._per_compile * point.compiles
+
+    def _keeps_limits(self, point: _Point) -> bool:
+        return point.variants <= self.max_variants and point.compiles <= self.max_compiles
+
     def _labelled(
-        self, along_rows: bool, other: Integers, unit_price: float, below: float, work: int
+        self, along_rows: bool, edges: _Edges, unit_price: float, below: float, work: int
     ) -> _OneAxis | None:
         """The best ladder below some seconds, by labels; empty for none, None where the work ran out."""
         p = self.problem
-        seconds, _, _, parent, position, first = axis_kernel.pareto_ladders(
-            along_rows,
-            p.shape[0] if along_rows else p.shape[1],
-            p.cumulative,
-            p.step_seconds,
-            self.price,
-            p.compile_seconds,
-            p.first_column,
-            p.reach,
+        seconds, _, _, parent, position, first = axis_kernel.pareto_paths(
+            edges,
             p.lowest_row if along_rows else p.lowest_column,
-            0,
-            other,
             self.max_variants,
             self.max_compiles,
             unit_price * self._per_variant,
@@ -209,16 +230,45 @@ class Incumbent:
         rungs = axis_kernel.rungs_of(first, parent, position)
         return _OneAxis(float(seconds[first]), rungs, float(seconds[first]))
 
-    def _path(self, along_rows: bool, other: Integers, unit_price: float) -> Integers:
+    def _edges(self, along_rows: bool, other: Integers) -> _Edges:
+        p = self.problem
+        edges: _Edges = axis_kernel.all_edges(
+            along_rows,
+            p.shape[0] if along_rows else p.shape[1],
+            p.cumulative,
+            p.step_seconds,
+            self.price,
+            p.compile_seconds,
+            p.first_column,
+            p.reach,
+            p.lowest_row if along_rows else p.lowest_column,
+            0,
+            other,
+        )
+        return edges
+
+    def _path_over(self, along_rows: bool, edges: _Edges, unit_price: float) -> _Point:
         """The cheapest ladder with every variant and compile second charged more."""
         p = self.problem
-        price = self.priced(unit_price * self._per_variant, unit_price * self._per_compile)
+        chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
+        seconds, variants, compiles, count = axis_kernel.path(
+            edges,
+            p.lowest_row if along_rows else p.lowest_column,
+            unit_price * self._per_variant,
+            unit_price * self._per_compile,
+            chosen,
+        )
+        return _Point(seconds, variants, compiles, chosen[:count])
+
+    def _path(self, along_rows: bool, other: Integers) -> Integers:
+        """The cheapest ladder, no limits."""
+        p = self.problem
         chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
         _, count = axis_kernel.best_ladder(
             along_rows,
             p.cumulative,
             p.step_seconds,
-            price,
+            self.price,
             p.compile_seconds,
             p.first_column,
             p.reach,

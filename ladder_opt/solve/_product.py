@@ -126,8 +126,8 @@ class ProductSearch:
     def warm_start(self, first: Relaxation) -> Relaxation:
         """Multipliers from the problem with rungs on every eighth, fourth, second row alone.
 
-        A coarse problem has a fraction of the intervals, so that most steps of the ascent cost next to nothing.
-        Its bound says nothing about the problem; its multipliers are as valid as any.
+        A coarse problem has a fraction of the intervals, so that most steps of the ascent cost next to
+        nothing. Its bound says nothing about the problem; its multipliers are as valid as any.
         """
         rows = self.incumbent.problem.shape[0]
         warm = first
@@ -138,7 +138,12 @@ class ProductSearch:
             on_grid[0] = True
             coarse = replace(warm, bound=-np.inf, scale=1.0, alive=first.alive & np.outer(on_grid, on_grid))
             warm = self.raise_bound(coarse, ASCENT_ITERATIONS)
-        return replace(warm, bound=first.bound, scale=_WARM_SCALE if warm is not first else first.scale, alive=first.alive)
+        return replace(
+            warm,
+            bound=first.bound,
+            scale=_WARM_SCALE if warm is not first else first.scale,
+            alive=first.alive,
+        )
 
     def search_both_ways(self, relaxation: Relaxation, work: int) -> float | None:
         """Search a range from either end; None where one search finishes, else the better bound."""
