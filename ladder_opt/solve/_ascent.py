@@ -12,6 +12,8 @@ from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._incumbent import Incumbent
 from ladder_opt.solve.problem import Floats
 
+INTERVAL_WORK = 12
+"""Edges of a search that take as long as one column of one interval of the relaxation."""
 _STALLED_AFTER = 10
 _SCALE_CUT = 0.6
 _LEAST_SCALE = 1e-3
@@ -127,7 +129,9 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
             has_rung,
         )
         mean_rungs = _MEMORY * mean_rungs + (1 - _MEMORY) * count
-        incumbent.improve_from(chosen[:count].copy())
+        incumbent.add_work(int(current.alive.sum()) * columns * INTERVAL_WORK)
+        if incumbent.may_alternate():
+            incumbent.improve_from(chosen[:count].copy())
         if bound > best.bound + 1e-12 * abs(bound):
             best = replace(current, bound=bound)
             stalled = 0

@@ -185,19 +185,27 @@ def all_edges(
                     other,
                 )
         return seconds, variants, compiles
+    # One row of the result after another: it stays in the cache while the rungs add to it.
+    below = np.empty((other.size, size + 1))
+    starts = np.empty(other.size, np.int64)
     last = base
-    for row in other:
-        below = cumulative[row + 1] - cumulative[last]
-        for high in range(1, size + 1):
-            column = high - 1
+    for rung in range(other.size):
+        below[rung] = cumulative[other[rung] + 1] - cumulative[last]
+        starts[rung] = last
+        last = other[rung] + 1
+    for high in range(1, size + 1):
+        column = high - 1
+        lowest = lowest_below[high]
+        for rung in range(other.size):
+            row = other[rung]
             t = step_seconds[row, column]
-            for low in range(lowest_below[high], high):
-                seconds[high, low] += (below[high] - below[low]) * t
-            for low in range(lowest_below[high], min(first_column[row, column], reach[last, column]) + 1):
+            ahead = below[rung, high]
+            for low in range(lowest, high):
+                seconds[high, low] += (ahead - below[rung, low]) * t
+            for low in range(lowest, min(first_column[row, column], reach[starts[rung], column]) + 1):
                 seconds[high, low] += price[row, column]
                 variants[high, low] += 1.0
                 compiles[high, low] += compile_seconds[row, column]
-        last = row + 1
     return seconds, variants, compiles
 
 

@@ -20,6 +20,7 @@ from ladder_opt.solve.result import RELATIVE_TOLERANCE
 
 _BUDGET_SLACK = 1e-9
 _MOST_PRICES = 60
+_PRICED_PATHS = 30  # what prices and labels cost beside a plain path over one rung
 _ALTERNATION_WORK = 300_000
 _ENDLESS_WORK = 1 << 62
 
@@ -55,6 +56,7 @@ class Incumbent:
         columns: num_blocks rungs.
         max_variants: the limit, NO_LIMIT without.
         max_compiles: the limit in compile seconds, HUGE without.
+        work: edges that the bounds have looked at, the measure of work.
     """
 
     def __init__(self, problem: LadderProblem, price: Floats, deadline: float) -> None:
@@ -71,6 +73,8 @@ class Incumbent:
         self.max_compiles = axis_kernel.HUGE
         if limits.max_compile_seconds is not None:
             self.max_compiles = limits.max_compile_seconds * (1 + _BUDGET_SLACK)
+        self.work = 0  # edges
+        self._alternation_work = 0
         self._tried: set[bytes] = set()
         # What a unit of the search's one price buys: a variant, or the compile seconds of a typical one.
         self._per_variant = 0.0 if limits.max_variants is None else 1.0
@@ -102,6 +106,14 @@ class Incumbent:
         """Take these ladders if they are better."""
         if seconds < self.seconds:
             self.seconds, self.rows, self.columns = seconds, rows, columns
+
+    def add_work(self, edges: int) -> None:
+        """Count edges that the bounds looked at: `may_alternate` keeps alternations in proportion."""
+        self.work += edges
+
+    def may_alternate(self) -> bool:
+        """Whether alternations have so far looked at no more edges than the bounds have."""
+        return self._alternation_work <= self.work
 
     def improve_from(self, rows: Integers) -> None:
         """Choose columns for these rows, rows for those columns, and so on, until nothing gets better."""
@@ -147,15 +159,19 @@ class Incumbent:
         while True:
             even = np.linspace(-1, rows - 1, min(count, rows) + 1)[1:]
             self.improve_from(np.unique(np.round(even).astype(np.int64)))
-            if count >= rows or time.perf_counter() > self.deadline:
+            # Every rung but one has a variant of its own.
+            if count >= min(rows, self.max_variants) or time.perf_counter() > self.deadline:
                 return
             count *= 2
 
     def _one_axis(self, along_rows: bool, other: Integers, work: int) -> _OneAxis:
+        size = self.problem.shape[0 if along_rows else 1]
+        self._alternation_work += len(other) * size * size // 2
         rungs = self._path(along_rows, other)
         seconds, variants, compiles = self._totals(along_rows, rungs, other)
         if variants <= self.max_variants and compiles <= self.max_compiles:
             return _OneAxis(seconds, rungs, seconds)
+        self._alternation_work += _PRICED_PATHS * size * size // 2
         edges = self._edges(along_rows, other)
         best, unit_price = self._priced(along_rows, edges, _Point(seconds, variants, compiles, rungs))
         wanted = min(best.seconds, self.seconds)

@@ -58,6 +58,7 @@ _MORE_WORK = 4
 _STRIDES = (8, 4, 2)
 _LEAST_COARSE_ROWS = 12
 _WARM_SCALE = 0.5
+_SCALE_AGAIN = 0.3
 _LEAST_TIME_SECONDS = 10.0
 
 Progress = Callable[[float, float], None]
@@ -77,8 +78,10 @@ class ProductSearch:
     def out_of_time(self) -> bool:
         return time.perf_counter() > self.incumbent.deadline
 
-    def raise_bound(self, relaxation: Relaxation, iterations: int) -> Relaxation:
-        better, solved = ascend(relaxation, self.incumbent, iterations)
+    def raise_bound(
+        self, relaxation: Relaxation, iterations: int, incumbent: Incumbent | None = None
+    ) -> Relaxation:
+        better, solved = ascend(relaxation, incumbent or self.incumbent, iterations)
         self.evaluations += solved
         return better
 
@@ -93,33 +96,42 @@ class ProductSearch:
         first = self.raise_bound(first, 1)
         self.ragged_bound = first.bound
         first = self.warm_start(first)
-        heap = [(first.bound, 0, 0, first)]
+        # A part's bound may come from a search, above what its multipliers alone give (relaxation.bound).
+        heap = [(first.bound, 0, 0, True, first)]
         pushed = 1
         while heap:
-            bound, _, tries, relaxation = heapq.heappop(heap)
+            bound, _, tries, ascends, relaxation = heapq.heappop(heap)
             if is_closed(bound, incumbent):
                 break
             if self.out_of_time():
                 return bound, False
             if self.progress is not None:
                 self.progress(incumbent.seconds, bound)
-            relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
-            if is_closed(relaxation.bound, incumbent):
+            if ascends:
+                relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
+            bound = max(bound, relaxation.bound)
+            if is_closed(bound, incumbent):
                 continue
-            reached = self.search_both_ways(relaxation, SEARCH_WORK * _MORE_WORK**tries)
+            # At first as much as the bounds took so far: much less was lost on ascents that had stalled.
+            work = max(SEARCH_WORK, incumbent.work // 2) * _MORE_WORK**tries
+            reached = self.search_both_ways(relaxation, work)
             if reached is None:
                 continue
-            parts = [replace(relaxation, bound=reached, scale=max(0.3, relaxation.scale))]
+            # Where the search got on, more of it is worth more than further steps of the ascent.
+            ascends = reached <= relaxation.bound
+            bound = max(bound, reached)
+            again = replace(relaxation, scale=max(_SCALE_AGAIN, relaxation.scale))
+            parts = [again]
             if incumbent.limited and relaxation.min_rungs < relaxation.max_rungs:
                 middle = int(np.clip(relaxation.mean_rungs, relaxation.min_rungs, relaxation.max_rungs - 1))
+                # Intervals useless in one range may be needed in the other.
                 parts = [
-                    replace(parts[0], max_rungs=middle),
-                    replace(parts[0], min_rungs=middle + 1),
+                    replace(again, max_rungs=middle, alive=relaxation.alive.copy()),
+                    replace(again, min_rungs=middle + 1),
                 ]
-            else:
-                tries += 1
+                ascends = True
             for part in parts:
-                heapq.heappush(heap, (part.bound, pushed, tries, part))
+                heapq.heappush(heap, (bound, pushed, tries + 1, ascends, part))
                 pushed += 1
         return incumbent.seconds, True
 
@@ -129,21 +141,29 @@ class ProductSearch:
         A coarse problem has a fraction of the intervals, so that most steps of the ascent cost next to
         nothing. Its bound says nothing about the problem; its multipliers are as valid as any.
         """
-        rows = self.incumbent.problem.shape[0]
-        warm = first
+        problem = self.incumbent.problem
+        if problem.num_query_rows or problem.lowest_row.any():  # coarse rows may leave no ladder
+            return first
+        warm, finest = first, np.arange(problem.shape[0])
+        coarsest: Integers | None = None
         for stride in _STRIDES:
-            if rows < stride * _LEAST_COARSE_ROWS:
+            kept = finest[::-stride][::-1]
+            if len(kept) < _LEAST_COARSE_ROWS:
                 continue
-            on_grid = (rows - np.arange(rows + 1)) % stride == 0
-            on_grid[0] = True
-            coarse = replace(warm, bound=-np.inf, scale=1.0, alive=first.alive & np.outer(on_grid, on_grid))
-            warm = self.raise_bound(coarse, ASCENT_ITERATIONS)
-        return replace(
-            warm,
-            bound=first.bound,
-            scale=_WARM_SCALE if warm is not first else first.scale,
-            alive=first.alive,
-        )
+            coarse = Incumbent(
+                coarse_rows(problem, kept), self.incumbent.price[kept], self.incumbent.deadline
+            )
+            coarse.seconds = self.incumbent.seconds
+            start = root_relaxation(coarse)
+            if coarsest is not None:
+                start = _spread(warm, coarsest, kept, onto=start)
+            warm, coarsest = self.raise_bound(start, ASCENT_ITERATIONS, coarse), kept
+            self.incumbent.add_work(coarse.work)
+            if len(coarse.rows):
+                self.incumbent.offer(coarse.seconds, kept[coarse.rows], coarse.columns)
+        if coarsest is None:
+            return first
+        return replace(_spread(warm, coarsest, finest, onto=first), scale=_WARM_SCALE)
 
     def search_both_ways(self, relaxation: Relaxation, work: int) -> float | None:
         """Search a range from either end; None where one search finishes, else the better bound."""
@@ -173,6 +193,34 @@ class ProductSearch:
         if found == FINISHED:
             return None if is_closed(unsettled, incumbent) else unsettled
         return min(search.open_bound() - allowance, unsettled, incumbent.seconds)
+
+
+def coarse_rows(problem: LadderProblem, kept: Integers) -> LadderProblem:
+    """The problem with these rows for candidates, the last of them included; not for a guard on rows."""
+    positions = np.r_[0, kept + 1]
+    return replace(
+        problem,
+        rows=problem.rows[kept],
+        cumulative=np.ascontiguousarray(problem.cumulative[positions]),
+        step_seconds=np.ascontiguousarray(problem.step_seconds[kept]),
+        compile_seconds=np.ascontiguousarray(problem.compile_seconds[kept]),
+        first_column=np.ascontiguousarray(problem.first_column[kept]),
+        reach=np.ascontiguousarray(problem.reach[positions]),
+        lowest_row=np.ascontiguousarray(problem.lowest_row[: len(positions)]),
+    )
+
+
+def _spread(coarse: Relaxation, of: Integers, over: Integers, *, onto: Relaxation) -> Relaxation:
+    """Multipliers of rows `of` shared out evenly among the rows `over` that end at each of them."""
+    group = np.searchsorted(of, over)
+    shares = 1.0 / np.bincount(group, minlength=len(of))
+    return replace(
+        onto,
+        multipliers=coarse.multipliers[group] * shares[group][:, None],
+        per_variant=coarse.per_variant,
+        per_compile_second=coarse.per_compile_second,
+        mean_rungs=coarse.mean_rungs,
+    )
 
 
 def root_relaxation(incumbent: Incumbent) -> Relaxation:
