@@ -11,8 +11,11 @@ warm-up in seconds. Beside each solve:
 
 Each of our solves runs in a process of its own and is ended some seconds after its time limit.
 
-Exit code 1: HiGHS proves another optimum, anything beats a proven optimum or our bound, or a solve had to be
-ended.
+`--targets` gives each instance the time, and holds it to the gap, that TARGETS sets for its size; without
+limits, unless `--limits` asks, and only without limits a miss counts.
+
+Exit code 1: a target is missed, HiGHS proves another optimum, anything beats a proven optimum or our bound,
+or a solve had to be ended.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +58,9 @@ LIMITED_CELLS: Final = 64 * 512  # larger sizes are solved without limits only, 
 SEED: Final = 7
 DISAGREEMENT: Final = 1e-6
 ROUNDING: Final = 2e-9
+TARGETS: Final = {"32x64": (5.0, 0.0), "64x512": (10.0, 0.0005), "256x1024": (30.0, 0.002)}
+"""By size: seconds of the solve, and the gap to be reached in them (0: proven)."""
+TARGET_STARTS: Final = (0.01, 1.0, 10.0)
 GRACE_SECONDS: Final = 3.0  # past its time limit, before a solve is ended
 
 
@@ -98,6 +104,16 @@ class Outcome:
     ours: SolveResult | None  # None: ended, past its time limit
     alternated: Alternated | None
     milp: MilpResult | None
+    target_gap: float | None = None  # None: none is set
+
+    def missed(self) -> list[str]:
+        """The target, where it is not reached."""
+        if self.target_gap is None or self.ours is None:
+            return []
+        if self.ours.status is Status.OPTIMAL or 0 < self.ours.gap <= self.target_gap:
+            return []
+        name = " ".join(label(self.instance).values())
+        return [f"{name}: gap {self.ours.gap:.3%}, target {self.target_gap:.3%}"]
 
     def disagreements(self) -> list[str]:
         """What cannot be if all of it is right."""
@@ -392,11 +408,21 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--time-limit", type=float, default=3.0, help="seconds for each of our solves [3]")
     parser.add_argument(
+        "--targets",
+        action="store_true",
+        help=f"hold {', '.join(TARGETS)} to their targets, in their own time, starts {TARGET_STARTS}",
+    )
+    parser.add_argument(
         "--milp-seconds", type=float, default=5.0, help="seconds for each of HiGHS's; 0: not run [5]"
     )
     parser.add_argument("--no-alternation", action="store_true", help="leave alternation out")
     parser.add_argument("--no-traces", action="store_true", help="synthetic histograms only")
     options = parser.parse_args(arguments)
+    if options.targets:
+        options.sizes = [size for size in options.sizes if size in TARGETS]
+        options.limits = options.limits or ["none"]
+        if options.restarts == [1.0]:
+            options.restarts = list(TARGET_STARTS)
     for size in options.sizes:
         seqs, _, blocks = size.partition("x")
         if not (seqs.isdigit() and blocks.isdigit() and int(seqs) >= 4 and int(blocks) >= 1):
@@ -417,12 +443,17 @@ def main(arguments: list[str] | None = None) -> int:
                 for restarts in options.restarts:
                     for limit in options.limits or _default_limits(engine):
                         instance = Instance(name, steps, engine, cost.with_kernel(kernel), restarts, limit)
+                        seconds, gap = options.time_limit, None
+                        if options.targets:
+                            seconds, gap = TARGETS[size]
                         outcome = solve_all(
                             instance,
-                            time_limit_seconds=options.time_limit,
+                            time_limit_seconds=seconds,
                             milp_seconds=options.milp_seconds,
                             alternation=not options.no_alternation,
                         )
+                        if limit == "none":
+                            outcome = replace(outcome, target_gap=gap)
                         outcomes.append(outcome)
                         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
@@ -430,13 +461,18 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(outcomes))
     common.write_json(options.json, "solver", [to_dict(outcome) for outcome in outcomes])
     problems = [problem for outcome in outcomes for problem in outcome.disagreements()]
+    missed = [miss for outcome in outcomes for miss in outcome.missed()]
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
+    for miss in missed:
+        print(f"missed: {miss}", file=sys.stderr)
     proven = sum(outcome.ours is not None and outcome.ours.status is Status.OPTIMAL for outcome in outcomes)
     print(
-        f"{proven} of {len(outcomes)} proven within {options.time_limit:g} s; {len(problems)} disagreements"
+        f"{proven} of {len(outcomes)} proven within "
+        + ("the targets' time; " if options.targets else f"{options.time_limit:g} s; ")
+        + f"{len(problems)} disagreements; {len(missed)} targets missed"
     )
-    return 1 if problems else 0
+    return 1 if problems or missed else 0
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -314,7 +314,14 @@ def pareto_ladders(
         base,
         other,
     )
-    return pareto_paths(
+    labels: tuple[
+        NDArray[np.float64],
+        NDArray[np.int64],
+        NDArray[np.float64],
+        NDArray[np.int64],
+        NDArray[np.int64],
+        int,
+    ] = pareto_paths(
         edges,
         lowest_below,
         max_variants,
@@ -324,6 +331,7 @@ def pareto_ladders(
         threshold,
         max_work,
     )
+    return labels
 
 
 @njit(cache=True, nogil=True)

@@ -16,15 +16,20 @@ multipliers >= 0: mu * (variants - max_variants) and nu * (compile seconds - max
 multipliers restored when the bound stalls. On real histograms the ragged bound starts 0.05 to 1 % below
 the optimum, and the multipliers leave 0.001 to 0.5 %.
 
+Large instances start on coarse rows: with only every eighth, then fourth, then second row for a candidate,
+steps cost next to nothing, and the multipliers of a row are shared out evenly among the rows that it stands
+for. Any multipliers that add up to 0 are valid, so nothing is lost; ladders found there are ladders of
+the problem. Not under a guard or with query lengths among the rows, where coarse rows may leave no ladder.
+
 **Incumbent** (`_incumbent`). Every new set of rows that the relaxation proposes starts an alternation of
 exact one-axis solves, within the limits.
 
 **Search** (`_search_kernel`). Depth first over num_seqs ladders, from the top or from the bottom, the
 multipliers fixed: the rungs decided share one block ladder exactly, the other rows stay relaxed. Either
-it finishes, which proves the incumbent, or both directions are given up at a number of edges and the
-multipliers are raised further. Where limits bind, the range of the number of num_seqs rungs is then split,
-each half with multipliers of its own: the relaxation keeps that number exactly, which closes most of the
-gap that limits leave.
+it finishes, which proves the incumbent, or both directions are given up at a number of edges, in proportion
+to what the bounds have cost so far, and the multipliers are raised further. Where limits bind, the range of
+the number of num_seqs rungs is then split, each half with multipliers of its own: the relaxation keeps that
+number exactly, which closes most of the gap that limits leave.
 
 The search is finite; when all ranges are closed the incumbent is optimal to RELATIVE_TOLERANCE. Out of
 time, the bound is the least of those of the open ranges.
@@ -53,7 +58,8 @@ from ladder_opt.solve.result import SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
 SEARCH_WORK = 20_000_000
-"""Edges that the first search of a range may look at in each direction; each later one four times as many."""
+"""Edges that the first search of a range may at least look at in each direction; each later one four times as
+many."""
 _MORE_WORK = 4
 _STRIDES = (8, 4, 2)
 _LEAST_COARSE_ROWS = 12
@@ -112,8 +118,8 @@ class ProductSearch:
             bound = max(bound, relaxation.bound)
             if is_closed(bound, incumbent):
                 continue
-            # At first as much as the bounds took so far: much less was lost on ascents that had stalled.
-            work = max(SEARCH_WORK, incumbent.work // 2) * _MORE_WORK**tries
+            # In proportion to what the bounds took so far: less was lost on ascents that had stalled.
+            work = max(SEARCH_WORK, 2 * incumbent.work) * _MORE_WORK**tries
             reached = self.search_both_ways(relaxation, work)
             if reached is None:
                 continue
