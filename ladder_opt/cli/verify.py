@@ -79,8 +79,8 @@ def run(
         raise UsageError(f"{plan_path}: found no variant of batched decode, expected one to compile")
     with progress_bar() as progress:
         tried = None
-        if traces or steps.steps is not None:
-            traffic = load_traffic(traces, steps, read, load, engine)
+        if traces or steps != StepsOptions():
+            traffic = load_traffic(traces, steps, read, load, engine, engine_options=engine_options)
             warn(traffic.notes, label="note")
             warn(traffic.warnings)
             task = Task.of(
@@ -88,7 +88,7 @@ def run(
                 cost=cost_options.cost(),
                 engine=engine,
                 options=None,
-                replay_options=load.replay_options(),
+                replay_options=load.replay_options(engine_options),
                 progress=progress,
             )
             tried, _ = task.steps_with(bucketer.ladders)
