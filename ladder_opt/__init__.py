@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ladder_opt.cost.model import CostModel, read_cost_model
     from ladder_opt.engine import Engine
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
+    from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.replay import Replay, simulate
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
+    from ladder_opt.trace.open import open_trace
     from ladder_opt.trace.parquet import write_trace
     from ladder_opt.trace.read import read_trace
+    from ladder_opt.trace.stream import TraceStream
     from ladder_opt.trace.summary import summarize
     from ladder_opt.trace.synth import synthesize
     from ladder_opt.trace.table import Trace
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "CostModel": "cost.model",
     "Engine": "engine",
+    "Executor": "executor",
     "Frontier": "plan.frontier",
     "InputError": "errors",
     "InternalError": "errors",
@@ -57,11 +61,13 @@ _MODULE_OF = {
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
     "Trace": "trace.table",
+    "TraceStream": "trace.stream",
     "UsageError": "errors",
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "frontier": "plan.frontier",
+    "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",

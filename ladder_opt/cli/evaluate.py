@@ -10,6 +10,7 @@ import typer
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
+    JobOptions,
     LoadOptions,
     ReadOptions,
     RestartOptions,
@@ -34,6 +35,7 @@ def run(
     steps: StepsOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     restarts: RestartOptions,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="[TRACE...] [PLAN.json]", help="Traces; a plan comes last.")
@@ -70,7 +72,7 @@ def run(
             cost,
             engine=engine,
             options=solve_options(restarts),
-            replay_options=load.replay_options(),
+            replay_options=load.replay_options(jobs),
             inputs=traffic.inputs,
             warnings=[*traffic.warnings, *clamped],
             progress=progress,

@@ -10,6 +10,7 @@ import typer
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
+    JobOptions,
     LimitOptions,
     LoadOptions,
     ReadOptions,
@@ -31,6 +32,7 @@ def run(
     steps: StepsOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     restarts: RestartOptions,
     limits: LimitOptions,
     traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
@@ -47,7 +49,7 @@ def run(
             cost_options.cost(),
             engine=engine,
             options=solve_options(restarts, limits),
-            replay_options=load.replay_options(),
+            replay_options=load.replay_options(jobs),
             warnings=traffic.warnings,
             progress=progress,
         )

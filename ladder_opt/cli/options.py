@@ -18,12 +18,14 @@ import typer
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import UsageError
+from ladder_opt.executor import Executor
 from ladder_opt.files import sha256_of
 from ladder_opt.ladder import parse_rungs
 from ladder_opt.occupancy.steps_file import read_steps
 from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
 from ladder_opt.plan.rounds import Source
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
+from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.table import Trace, TraceSource
 from ladder_opt.units import parse_duration_seconds, parse_share
 
@@ -171,18 +173,26 @@ class ReadOptions:
         bool, typer.Option("--spread-ticks", help="Spread arrivals that sit on a grid evenly over its steps.")
     ] = False
 
+    def open(self, path: Path) -> AnyTrace:
+        """Open one trace file; a large one as a stream."""
+        from ladder_opt.trace.open import open_trace  # noqa: PLC0415  (--steps needs none of it)
+
+        return open_trace(path, **self._reading())
+
     def read(self, path: Path) -> Trace:
-        """Read one trace file."""
+        """Read one trace file into memory."""
         from ladder_opt.trace.read import read_trace  # noqa: PLC0415  (--steps needs none of it)
 
-        return read_trace(
-            path,
-            format=self.format_,
-            columns=_column_names(self.columns),
-            time_unit=self.time_unit,
-            clock=self.clock,  # type: ignore[arg-type]  # checked there
-            spread_ticks=self.spread_ticks,
-        )
+        return read_trace(path, **self._reading())
+
+    def _reading(self) -> dict[str, Any]:
+        return {
+            "format": self.format_,
+            "columns": _column_names(self.columns),
+            "time_unit": self.time_unit,
+            "clock": self.clock,
+            "spread_ticks": self.spread_ticks,
+        }
 
 
 def _column_names(text: str | None) -> dict[str, str] | None:
@@ -197,6 +207,23 @@ def _column_names(text: str | None) -> dict[str, str] | None:
             raise UsageError(f"--columns: found {role.strip()!r} twice, expected each role once")
         names[role.strip()] = name.strip()
     return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Where replays run; the result is the same wherever."""
+
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Replays at a time [one a core].")] = None
+    executor_name: Annotated[
+        str,
+        typer.Option(
+            "--executor", help="local, or dask://HOST:PORT of a Dask scheduler whose workers see the traces."
+        ),
+    ] = "local"
+
+    def executor(self) -> Executor:
+        """For the library."""
+        return Executor.named(self.executor_name, jobs=self.jobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,9 +244,10 @@ class LoadOptions:
         str | None, typer.Option("--weights", help="How often each trace counts in the mix: 5,1,1 [1 each].")
     ] = None
 
-    def replay_options(self) -> ReplayOptions:
+    def replay_options(self, jobs: JobOptions) -> ReplayOptions:
         """For the library."""
         return ReplayOptions(
+            executor=jobs.executor(),
             concurrency=self.concurrency,
             rate_scale=self.rate_scale,
             replicas=self.replicas,
@@ -367,7 +395,7 @@ class Traffic:
     notes: tuple[str, ...]
 
 
-def _input(path: Path, trace: Trace) -> TraceSource:
+def _input(path: Path, trace: AnyTrace) -> TraceSource:
     """The file that was read, though a canonical one names those it was made from."""
     if len(trace.sources) == 1 and trace.sources[0].path == str(path):
         return trace.sources[0]
@@ -395,7 +423,7 @@ def load_traffic(
         file = read_steps(steps.steps, engine)
         source = TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")
         return Traffic(source=file.steps, inputs=(source,), warnings=file.warnings, notes=())
-    loaded = [read.read(path) for path in traces or []]
+    loaded = [read.open(path) for path in traces or []]
     return Traffic(
         source=loaded,
         inputs=tuple(_input(path, trace) for path, trace in zip(traces or [], loaded, strict=True)),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions
+from ladder_opt.cli.options import CostOptions, EngineOptions, JobOptions, LoadOptions, ReadOptions
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
@@ -26,6 +26,7 @@ def run(
     cost_options: CostOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The histogram: STEPS.csv or STEPS.parquet.")
@@ -43,18 +44,20 @@ def run(
     check_output(output, inputs=traces)
     engine = engine_options.engine()
     cost = cost_options.cost()
+    options = load.replay_options(jobs)
     named, warnings = _named_ladders(ladders, engine)
     with progress_bar() as progress:
-        loaded = [read.read(path) for path in traces]
+        loaded = [read.open(path) for path in traces]
         replay = simulate(
             loaded,
             engine,
             cost,
             ladders=named,
-            concurrency=load.concurrency,
-            rate_scale=load.rate_scale,
-            replicas=load.replicas,
-            weights=load.replay_options().weights,
+            concurrency=options.concurrency,
+            rate_scale=options.rate_scale,
+            replicas=options.replicas,
+            weights=options.weights,
+            executor=options.executor,
             progress=None if progress is None else lambda share: progress("replay", share),
         )
     write_steps(replay.steps, output)

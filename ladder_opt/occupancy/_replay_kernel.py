@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 # Slots of the float state, in seconds.
 NOW, BUSY, IDLE, FLOAT_SLOTS = range(4)
 # What the loop returned for.
-FINISHED, PAUSED, STUCK = range(3)
+FINISHED, PAUSED, STUCK, STARVED = range(4)
 
 
 @njit(cache=True, nogil=True)
@@ -50,14 +50,18 @@ def advance(
     real_blocks: NDArray[np.int64],
     max_steps: int,
 ) -> int:
-    """Run at most `max_steps` engine steps; return FINISHED, PAUSED or STUCK.
+    """Run at most `max_steps` engine steps; return FINISHED, PAUSED, STUCK or STARVED.
+
+    A trace may come in chunks. A step admits at most `max_num_seqs` requests, so as long as that many that
+    were never scheduled are loaded, what comes after them cannot change the step: with `reserve` =
+    max_num_seqs the loop stops (STARVED) before the first step for which that does not hold.
 
     Args:
         arrival: (requests,) seconds, ascending; empty for a closed loop.
         prompt: (requests,) prompt tokens.
         output: (requests,) output tokens.
         limits: block_size, max_num_seqs, max_num_batched_tokens, min_batched_seqs, concurrency
-            (0: arrivals decide).
+            (0: arrivals decide), reserve (0: all requests are loaded).
         seconds: base, per_sequence_gather, per_prefill_token.
         batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), seconds of a batched step by its size.
         computed: (requests,) tokens whose KV is in the pool. Modified in place.
@@ -73,7 +77,7 @@ def advance(
     """
     requests = prompt.size
     block_size, max_num_seqs, max_tokens, min_batched = limits[0], limits[1], limits[2], limits[3]
-    concurrency = limits[4]
+    concurrency, reserve = limits[4], limits[5]
     num_running = state[RUNNING]
     num_preempted = state[PREEMPTED]
     next_new = state[NEXT]
@@ -84,6 +88,9 @@ def advance(
     busy = clock[BUSY]
     status = PAUSED
     for _ in range(max_steps):
+        if requests - next_new < reserve:
+            status = STARVED
+            break
         if done == requests:
             status = FINISHED
             break
@@ -199,7 +206,7 @@ def advance(
                     running[kept] = request
                     kept += 1
             num_running = kept
-    if done == requests:
+    if done == requests and reserve == 0:
         status = FINISHED
     state[RUNNING] = num_running
     state[PREEMPTED] = num_preempted

@@ -24,26 +24,23 @@ Requests that no pool of this size can ever hold are set aside first (vLLM would
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
-from ladder_opt.errors import InputError, InternalError, UsageError
+from ladder_opt.errors import InputError, UsageError
+from ladder_opt.executor import Executor
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
-from ladder_opt.trace.table import Trace, within_limits
+from ladder_opt.occupancy.shares import Counted, Share, added, run_shares
+from ladder_opt.trace.stream import AnyTrace, TraceStream
+from ladder_opt.trace.table import Trace
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-BEYOND_KV_POOL = "beyond_kv_pool"
-
-_STEPS_BETWEEN_PROGRESS = 2_000_000
 _MOST = 1_000_000_000  # of anything that is counted or scaled; past it there is a typing mistake
 
 Progress = Callable[[float], None]
@@ -96,7 +93,7 @@ class Replay:
 
 
 def simulate(
-    traces: Trace | Sequence[Trace],
+    traces: AnyTrace | Sequence[AnyTrace],
     engine: Engine,
     cost: CostModel,
     *,
@@ -105,12 +102,14 @@ def simulate(
     rate_scale: float = 1.0,
     replicas: int = 1,
     weights: Sequence[float] | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Replay:
     """Replay traces, each on engines of its own, and add the histograms up.
 
     Args:
-        traces: one trace, or several that are replayed independently of each other.
+        traces: one trace, or several that are replayed independently of each other; in memory, or streams
+            (which are read once, or once by each job).
         engine: the limits of each engine.
         cost: what a step costs.
         ladders: the ladders that step times are taken from; default: the default ladders.
@@ -119,52 +118,81 @@ def simulate(
         replicas: engines that arrivals are dealt to in turn (round robin).
         weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
             tokens and other totals are counted once whatever the weights.
+        executor: where engines are replayed; default: on all cores here. The result is the same
+            to the bit wherever it is.
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
         UsageError: an option is out of range, or a trace without arrivals has no `concurrency`.
         InputError: no request can be replayed.
     """
-    inputs = [traces] if isinstance(traces, Trace) else list(traces)
+    inputs: list[AnyTrace] = [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     mix = _checked_weights(weights, len(inputs))
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
-    fitting = [_that_fit(trace, engine) for trace in inputs]
-    requests = sum(len(trace) for trace in fitting)
-    set_aside = _add_counts([trace.set_aside for trace in fitting])
-    if not requests:
+    whole = [
+        Share(
+            trace=trace,
+            first=0,
+            stop=max(1, min(replicas, len(trace))),
+            replicas=replicas,
+            engine=engine,
+            cost=cost,
+            batched_seconds=seconds,
+            concurrency=concurrency,
+            rate_scale=rate_scale,
+        )
+        for trace in inputs
+    ]
+    counted = [added(parts) for parts in run_shares(whole, executor or Executor(), progress)]
+    if progress is not None:
+        progress(1.0)  # what is set aside was never done
+    set_aside = _add_counts([part.set_aside for part in counted])
+    if not any(part.engines for part in counted):
         counts = ", ".join(f"{count} {reason}" for reason, count in set_aside.items())
         raise InputError(f"no request to replay ({counts or 'the trace is empty'})", "at least one")
-    parts: list[Replay] = []
-    spans: list[float] = []
-    done = 0
-    for trace, weight in zip(fitting, mix, strict=True):
-        ends = [0.0]
-        for first in range(min(replicas, len(trace))):
-            share = trace.take(np.arange(first, len(trace), replicas))
-            part = _replay_one(
-                share,
-                engine,
-                cost,
-                seconds,
-                concurrency=concurrency,
-                rate_scale=rate_scale,
-                progress=None
-                if progress is None
-                else _scaled(progress, done / requests, len(share) / requests),
-            )
-            ends.append(part.end_seconds)
-            parts.append(part if weight == 1 else _weighted(part, weight))
-            done += len(share)
-        spans.append(max(ends) if concurrency else trace.span_seconds / rate_scale)
+    spans = [
+        max((engine["end_seconds"] for engine in part.engines), default=0.0)
+        if concurrency
+        else part.last_arrival_seconds / rate_scale
+        for part in counted
+    ]
     weighted = sum(span * weight for span, weight in zip(spans, mix, strict=True))
-    return replace(
-        _sum_of(parts),
+    return Replay(
+        **_totals(counted, mix),
+        steps=StepHistogram.sum_of(
+            _histogram(part, weight) for part, weight in zip(counted, mix, strict=True)
+        ),
         set_aside=MappingProxyType(set_aside),
         span_seconds=weighted,
         server_seconds=weighted * replicas,
         longest_span_seconds=max(spans),
     )
+
+
+def _histogram(part: Counted, weight: float) -> StepHistogram:
+    num_seqs, num_blocks = np.nonzero(part.steps)
+    steps = StepHistogram(
+        num_seqs,
+        num_blocks,
+        part.steps[num_seqs, num_blocks].astype(np.float64),
+        part.real_blocks[num_seqs, num_blocks].astype(np.float64),
+    )
+    return steps if weight == 1 else steps.scaled(weight)
+
+
+def _totals(counted: Sequence[Counted], mix: Sequence[float]) -> dict[str, Any]:
+    """Numbers of all engines, added in the order of traces and engines; seconds by the traces' weights."""
+    totals: dict[str, Any] = {}
+    for part, weight in zip(counted, mix, strict=True):
+        for engine in part.engines:
+            for name, value in engine.items():
+                if name == "end_seconds":
+                    totals[name] = max(totals.get(name, 0.0), value)
+                else:
+                    times = weight if isinstance(value, float) else 1
+                    totals[name] = totals.get(name, 0) + value * times
+    return totals
 
 
 def _checked_weights(weights: Sequence[float] | None, traces: int) -> list[float]:
@@ -175,15 +203,6 @@ def _checked_weights(weights: Sequence[float] | None, traces: int) -> list[float
         if not 1 / _MOST <= weight <= _MOST:
             raise UsageError(f"weights: found {weight}, expected numbers from {1 / _MOST:g} to {_MOST:g}")
     return mix
-
-
-def _weighted(part: Replay, weight: float) -> Replay:
-    return replace(
-        part,
-        steps=part.steps.scaled(weight),
-        busy_seconds=part.busy_seconds * weight,
-        idle_seconds=part.idle_seconds * weight,
-    )
 
 
 def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> NDArray[np.float64]:
@@ -203,7 +222,7 @@ def step_seconds_by_size(engine: Engine, cost: CostModel, ladders: Ladders) -> N
 
 
 def _check_options(
-    inputs: Sequence[Trace], *, concurrency: int | None, rate_scale: float, replicas: int
+    inputs: Sequence[AnyTrace], *, concurrency: int | None, rate_scale: float, replicas: int
 ) -> None:
     if concurrency is not None and not 1 <= concurrency <= _MOST:
         raise UsageError(f"concurrency: found {concurrency}, expected 1 to {_MOST}")
@@ -211,126 +230,10 @@ def _check_options(
         raise UsageError(f"rate_scale: found {rate_scale}, expected a number from {1 / _MOST:g} to {_MOST:g}")
     if not 1 <= replicas <= _MOST:
         raise UsageError(f"replicas: found {replicas}, expected 1 to {_MOST}")
-    if concurrency is None and any(trace.arrival_seconds is None for trace in inputs):
+    if concurrency is None and not all(trace.has_arrivals for trace in inputs):
         raise UsageError(
             "--concurrency: found none, expected a number, for the trace holds lengths without arrivals"
         )
-
-
-def _that_fit(trace: Trace, engine: Engine) -> Trace:
-    """Set aside what the engine could never finish."""
-    fitting = within_limits(trace, max_model_len=engine.max_model_len)
-    # The last token that is sampled never gets a KV slot.
-    blocks = -(-(fitting.prompt_tokens + fitting.output_tokens - 1) // engine.block_size)
-    return fitting.take(blocks <= engine.usable_kv_blocks, reason=BEYOND_KV_POOL)
-
-
-def _replay_one(
-    trace: Trace,
-    engine: Engine,
-    cost: CostModel,
-    batched_seconds: NDArray[np.float64],
-    *,
-    concurrency: int | None,
-    rate_scale: float,
-    progress: Progress | None,
-) -> Replay:
-    kernel = _load_kernel()
-    requests = len(trace)
-    arrival = np.zeros(0)
-    if concurrency is None and trace.arrival_seconds is not None:
-        arrival = trace.arrival_seconds / rate_scale
-    limits = np.array(
-        [
-            engine.block_size,
-            engine.max_num_seqs,
-            engine.max_num_batched_tokens,
-            engine.min_batched_seqs,
-            concurrency or 0,
-        ]
-    )
-    seconds = np.array(
-        [
-            cost.step_seconds.base,
-            cost.replay_seconds.per_sequence_gather,
-            cost.replay_seconds.per_prefill_token,
-        ]
-    )
-    state = np.zeros(kernel.INTEGER_SLOTS, np.int64)
-    state[kernel.FREE] = engine.usable_kv_blocks
-    clock = np.zeros(kernel.FLOAT_SLOTS)
-    if len(arrival):
-        clock[kernel.NOW] = arrival[0]
-    counts = np.zeros(batched_seconds.shape, np.int64)
-    real = np.zeros(batched_seconds.shape, np.int64)
-    work = [
-        np.zeros(requests, np.int64),
-        trace.prompt_tokens.copy(),
-        np.zeros(requests, np.int64),
-        np.zeros(engine.max_num_seqs, np.int64),
-        np.zeros(requests, np.int64),
-    ]
-    while True:
-        status = kernel.advance(
-            arrival,
-            trace.prompt_tokens,
-            trace.output_tokens,
-            limits,
-            seconds,
-            batched_seconds,
-            *work,
-            state,
-            clock,
-            counts,
-            real,
-            _STEPS_BETWEEN_PROGRESS,
-        )
-        if progress is not None:
-            progress(state[kernel.DONE] / requests)
-        if status != kernel.PAUSED:
-            break
-    if status == kernel.STUCK:
-        raise InternalError(f"the replay stood still after {state[kernel.DONE]} of {requests} requests")
-    num_seqs, num_blocks = np.nonzero(counts)
-    return Replay(
-        steps=StepHistogram(
-            num_seqs,
-            num_blocks,
-            counts[num_seqs, num_blocks].astype(np.float64),
-            real[num_seqs, num_blocks].astype(np.float64),
-        ),
-        requests=requests,
-        engine_steps=int(state[kernel.STEPS]),
-        prefill_only_steps=int(state[kernel.PREFILL_ONLY]),
-        preemptions=int(state[kernel.PREEMPTIONS]),
-        prefill_tokens=int(state[kernel.PREFILL_TOKENS]),
-        decode_tokens=int(state[kernel.DECODE_TOKENS]),
-        busy_seconds=float(clock[kernel.BUSY]),
-        idle_seconds=float(clock[kernel.IDLE]),
-        end_seconds=float(clock[kernel.NOW]),
-        span_seconds=0.0,
-        server_seconds=0.0,
-        longest_span_seconds=0.0,
-    )
-
-
-def _sum_of(parts: Sequence[Replay]) -> Replay:
-    names = (
-        "requests",
-        "engine_steps",
-        "prefill_only_steps",
-        "preemptions",
-        "prefill_tokens",
-        "decode_tokens",
-        "busy_seconds",
-        "idle_seconds",
-    )
-    return replace(
-        parts[0],
-        **{name: sum(getattr(part, name) for part in parts) for name in names},
-        steps=StepHistogram.sum_of(part.steps for part in parts),
-        end_seconds=max(part.end_seconds for part in parts),
-    )
 
 
 def _add_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -339,13 +242,3 @@ def _add_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
         for reason, count in part.items():
             total[reason] = total.get(reason, 0) + count
     return total
-
-
-def _scaled(progress: Progress, start: float, share: float) -> Progress:
-    return lambda done: progress(start + share * done)
-
-
-def _load_kernel() -> ModuleType:
-    from ladder_opt.occupancy import _replay_kernel  # noqa: PLC0415  (numba loads on first use)
-
-    return _replay_kernel

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
+from ladder_opt.executor import Executor
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS, Structure
 from ladder_opt.solve.problem import Limits
 
@@ -103,9 +104,10 @@ class SolveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """How traces are replayed; see `occupancy.replay.simulate`."""
+    """How traces are replayed, and where; see `occupancy.replay.simulate`."""
 
     concurrency: int | None = None
     rate_scale: float = 1.0
     replicas: int = 1
     weights: tuple[float, ...] | None = None
+    executor: Executor | None = None

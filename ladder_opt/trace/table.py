@@ -6,7 +6,7 @@ cannot use never get this far: readers count them in `set_aside` by reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -80,6 +80,15 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether it says when requests came."""
+        return self.arrival_seconds is not None
+
+    def chunks(self) -> Iterator[Trace]:
+        """The whole of it at once, for those who take streams too (see `trace.stream`)."""
+        yield self
 
     @property
     def span_seconds(self) -> float:

@@ -12,7 +12,8 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.plain import simulate_plain
-from ladder_opt.occupancy.replay import BEYOND_KV_POOL, simulate, step_seconds_by_size
+from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
+from ladder_opt.occupancy.shares import BEYOND_KV_POOL
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
 
 COST = CostModel.model_validate(

@@ -1,0 +1,189 @@
+"""One engine's replay, carried over from one chunk of its requests to the next.
+
+Only requests that wait or run are carried: whoever is finished leaves the arrays. The loop stops before
+any step for which a request that is not loaded yet could matter (see `_replay_kernel.advance`), so the
+chunks' borders change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InternalError
+
+STEPS_BETWEEN_PROGRESS = 2_000_000
+
+Integers = NDArray[np.int64]
+
+
+class EngineRun:
+    """A replay that goes on: `feed` it requests, `advance` it as far as they reach.
+
+    Attributes:
+        requests: requests fed so far.
+        finished: requests finished so far.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cost: CostModel,
+        batched_seconds: NDArray[np.float64],
+        steps: Integers,
+        real_blocks: Integers,
+        *,
+        concurrency: int | None = None,
+    ) -> None:
+        """Start an idle engine.
+
+        Args:
+            engine: the limits.
+            cost: what a step costs.
+            batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), see `replay.step_seconds_by_size`.
+            steps: the same shape; steps by size. Added to, so that engines may share one.
+            real_blocks: the same shape; sum of the decodes' own blocks. Added to.
+            concurrency: closed loop: as many requests in flight; None: arrivals decide.
+        """
+        self._kernel = _load_kernel()
+        self._max_num_seqs = engine.max_num_seqs
+        self._batched_seconds = batched_seconds
+        self._counts = (steps, real_blocks)
+        self._limits = np.array(
+            [
+                engine.block_size,
+                engine.max_num_seqs,
+                engine.max_num_batched_tokens,
+                engine.min_batched_seqs,
+                concurrency or 0,
+                0,
+            ]
+        )
+        self._seconds = np.array(
+            [
+                cost.step_seconds.base,
+                cost.replay_seconds.per_sequence_gather,
+                cost.replay_seconds.per_prefill_token,
+            ]
+        )
+        self._state = np.zeros(self._kernel.INTEGER_SLOTS, np.int64)
+        self._state[self._kernel.FREE] = engine.usable_kv_blocks
+        self._clock = np.zeros(self._kernel.FLOAT_SLOTS)
+        self._running = np.zeros(engine.max_num_seqs, np.int64)
+        self._arrival = np.zeros(0)
+        self._prompt, self._output, self._computed, self._known, self._blocks, self._preempted = (
+            np.zeros(0, np.int64) for _ in range(6)
+        )
+        self._left = 0  # requests that are finished and no longer in the arrays
+        self.requests = 0
+
+    @property
+    def finished(self) -> int:
+        """Requests finished so far."""
+        return self._left + int(self._state[self._kernel.DONE])
+
+    def feed(self, arrival_seconds: NDArray[np.float64] | None, prompt: Integers, output: Integers) -> None:
+        """Load the next requests, each (requests,); arrivals as the engine's clock has them, or None."""
+        if not len(prompt):
+            return
+        if self.requests:
+            self._drop_finished()
+        elif arrival_seconds is not None:
+            self._clock[self._kernel.NOW] = arrival_seconds[0]
+        self.requests += len(prompt)
+        none = np.zeros(len(prompt), np.int64)
+        if arrival_seconds is not None:
+            self._arrival = np.concatenate((self._arrival, arrival_seconds))
+        self._prompt = np.concatenate((self._prompt, prompt))
+        self._output = np.concatenate((self._output, output))
+        self._known = np.concatenate((self._known, prompt))
+        self._computed = np.concatenate((self._computed, none))
+        self._blocks = np.concatenate((self._blocks, none))
+        self._preempted = np.concatenate((self._preempted, none))
+
+    def _drop_finished(self) -> None:
+        """Keep those that wait or run; requests in flight come first, then those never scheduled."""
+        state, kernel = self._state, self._kernel
+        num_running, num_preempted = int(state[kernel.RUNNING]), int(state[kernel.PREEMPTED])
+        running, preempted = self._running[:num_running], self._preempted[:num_preempted]
+        in_flight = np.concatenate((running, preempted))
+        kept = np.concatenate((in_flight, np.arange(state[kernel.NEXT], len(self._prompt))))
+        if len(self._arrival):
+            self._arrival = self._arrival[kept]
+        self._prompt, self._output = self._prompt[kept], self._output[kept]
+        self._computed, self._known = self._computed[kept], self._known[kept]
+        self._blocks = self._blocks[kept]
+        self._running[:num_running] = np.arange(num_running)
+        self._preempted = np.zeros(len(kept), np.int64)
+        self._preempted[:num_preempted] = np.arange(num_running, len(in_flight))
+        done = int(state[kernel.DONE])
+        self._left += done
+        state[kernel.DONE] = 0
+        state[kernel.NEXT] -= done
+        state[kernel.ARRIVED] -= done
+
+    def advance(self, *, more_to_come: bool, progress: Callable[[int], None] | None = None) -> None:
+        """Run as far as the requests loaded reach: to the end, or to where the next ones could matter.
+
+        Args:
+            more_to_come: whether `feed` will be called again.
+            progress: called with the requests finished since it was last called.
+        """
+        reserve = self._max_num_seqs if more_to_come else 0
+        if not more_to_come and not self.requests:
+            return
+        if len(self._prompt) - self._state[self._kernel.NEXT] < reserve:
+            return
+        self._limits[5] = reserve
+        told = self.finished
+        while True:
+            status = self._kernel.advance(
+                self._arrival,
+                self._prompt,
+                self._output,
+                self._limits,
+                self._seconds,
+                self._batched_seconds,
+                self._computed,
+                self._known,
+                self._blocks,
+                self._running,
+                self._preempted,
+                self._state,
+                self._clock,
+                *self._counts,
+                STEPS_BETWEEN_PROGRESS,
+            )
+            if progress is not None:
+                progress(self.finished - told)
+                told = self.finished
+            if status != self._kernel.PAUSED:
+                break
+        if status == self._kernel.STUCK:
+            raise InternalError(f"the replay stood still after {self.finished} of {self.requests} requests")
+
+    def totals(self) -> dict[str, float]:
+        """What `Replay` adds up, by its names there, and `end_seconds`; integers are exact."""
+        state, clock, kernel = self._state, self._clock, self._kernel
+        return {
+            "requests": self.requests,
+            "engine_steps": int(state[kernel.STEPS]),
+            "prefill_only_steps": int(state[kernel.PREFILL_ONLY]),
+            "preemptions": int(state[kernel.PREEMPTIONS]),
+            "prefill_tokens": int(state[kernel.PREFILL_TOKENS]),
+            "decode_tokens": int(state[kernel.DECODE_TOKENS]),
+            "busy_seconds": float(clock[kernel.BUSY]),
+            "idle_seconds": float(clock[kernel.IDLE]),
+            "end_seconds": float(clock[kernel.NOW]),
+        }
+
+
+def _load_kernel() -> ModuleType:
+    from ladder_opt.occupancy import _replay_kernel  # noqa: PLC0415  (numba loads on first use)
+
+    return _replay_kernel

@@ -1,0 +1,36 @@
+"""Opening a trace, however large: in memory, or as a stream of chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ladder_opt.trace.read import read_trace
+from ladder_opt.trace.stream import CHUNK_REQUESTS, AnyTrace, stream_of
+
+STREAM_FROM_REQUESTS = 2_000_000  # below, a trace takes less memory than the libraries that read it
+
+
+def open_trace(
+    path: str | Path,
+    *,
+    stream_from: int = STREAM_FROM_REQUESTS,
+    chunk_requests: int = CHUNK_REQUESTS,
+    **reading: Any,
+) -> AnyTrace:
+    """Open a trace: to stream it where it is large and can be streamed, in memory otherwise.
+
+    Args:
+        path: the file, of any format that `read_trace` knows.
+        stream_from: canonical files of at least as many requests are streamed; others are read whole.
+        chunk_requests: most requests in a chunk of a stream.
+        reading: options of `read_trace`. Ticks are spread in memory, so that option reads the file whole.
+
+    Raises:
+        InputError: as `read_trace`; faults in the rows of a stream come as they are read.
+    """
+    if not reading.get("spread_ticks") and reading.get("format") in {None, "ladder_opt"}:
+        stream = stream_of(path, stream_from=stream_from, chunk_requests=chunk_requests)
+        if stream is not None:
+            return stream
+    return read_trace(path, **reading)
