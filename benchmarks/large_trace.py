@@ -71,9 +71,8 @@ def measure(
     results = [_in_process("draw", whole, requests, shared)]
     results.append(_in_process("stream", whole, requests, shared))
     _in_process("draw", head, min(in_memory, requests), shared)
-    for what in ("stream", "in memory"):
-        results.append(_in_process(what, head, min(in_memory, requests), shared))
-    return results
+    both = (_in_process(what, head, min(in_memory, requests), shared) for what in ("stream", "in memory"))
+    return [*results, *both]
 
 
 def _in_process(what: str, path: Path, requests: int, shared: list[str]) -> Result:

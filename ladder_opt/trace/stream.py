@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -65,9 +63,6 @@ class TraceStream:
 
     def __len__(self) -> int:
         return self.stop_row - self.first_row
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, ({**self.__dict__, "set_aside": dict(self.set_aside)},)
 
     def chunks(self) -> Iterator[Trace]:
         """The rows in order, at most `chunk_requests` at a time; what was set aside comes with the first.
@@ -187,7 +182,7 @@ def stream_of(
         span_seconds=end,
         has_arrivals=has_arrivals,
         sources=header.sources,
-        set_aside=MappingProxyType(header.set_aside),
+        set_aside=header.set_aside,
         notes=header.notes,
         chunk_requests=max(1, chunk_requests),
         stamp=stamp,
@@ -200,7 +195,3 @@ def _stamp(path: str | Path) -> tuple[int, int]:
     except OSError as error:
         raise InputError(error.strerror or str(error), "a readable file", path=path) from None
     return found.st_size, found.st_mtime_ns
-
-
-def _restored(fields: dict[str, Any]) -> TraceStream:
-    return TraceStream(**fields)

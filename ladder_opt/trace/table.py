@@ -81,6 +81,12 @@ class Trace:
     def __len__(self) -> int:
         return len(self.prompt_tokens)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "set_aside": dict(self.set_aside)}  # a read-only view is not to be pickled
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, set_aside=MappingProxyType(state["set_aside"]))  # type: ignore[arg-type]
+
     @property
     def has_arrivals(self) -> bool:
         """Whether it says when requests came."""
