@@ -3,7 +3,7 @@
 A trace of `--requests` requests is drawn and written by row group, then replayed as a stream, and its head
 (`--in-memory` requests) both as a stream and in memory. Each of these is a process of its own, so that its
 peak of resident memory is its own; reading the file is counted, imports and compiling the loop are not. The
-defaults' engine settings serve the traffic: 80 requests/s on 1,300 engines, a week of which is
+defaults' engine settings serve the traffic: 80 requests/s on 1,400 engines, a week of which is
 48,384,000 requests. Histograms of the head's two replays have to be the same.
 """
 
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=5 * _MILLION, help="of the whole trace [5,000,000]")
     parser.add_argument("--in-memory", type=int, default=2 * _MILLION, help="of its head [2,000,000]")
     parser.add_argument("--rate", type=float, default=80.0, help="requests a second [80]")
-    parser.add_argument("--replicas", type=int, default=1300, help="engines that serve them [1300]")
+    parser.add_argument("--replicas", type=int, default=1400, help="engines that serve them [1400]")
     parser.add_argument("--jobs", type=int, help="replays at a time [one a core]")
     parser.add_argument("--folder", type=Path, help="where traces are written [a temporary one]")
     parser.add_argument(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
+    from ladder_opt.plan.sweep import sweep
     from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
     from ladder_opt.solve.api import solve_ladders
@@ -78,6 +79,7 @@ _MODULE_OF = {
     "simulate": "occupancy.replay",
     "solve_ladders": "solve.api",
     "summarize": "trace.summary",
+    "sweep": "plan.sweep",
     "synthesize": "trace.synth",
     "tune": "plan.tune",
     "write_plan": "plan.plan",
