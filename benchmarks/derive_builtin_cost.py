@@ -106,6 +106,10 @@ TWO_CHUNKS_OF_32: Final = 1.953e-3
 FOUR_CHUNKS_OF_16: Final = 3.330e-3
 TWO_CHUNKS_OF_32_HEAD_MAJOR: Final = 1.645e-3
 
+# Source: config.json of ibm-granite/granite-3.3-8b-instruct, and its parameters less the embedding table.
+HIDDEN_SIZE: Final = 4096  # of 32 query heads
+BODY_PARAMETERS: Final = 8.17e9 - 49_159 * HIDDEN_SIZE
+
 RATIO_NOISE: Final = 0.015  # of a throughput ratio: 1 % of the runs, and the form's own error
 WARMUP_NOISE: Final = 0.05
 ANCHOR_FACTOR: Final = 1.4  # by which an absolute time of another build may be off
@@ -200,6 +204,15 @@ def per_sequence_gather_seconds() -> float:
     """Seconds a block of one sequence adds to a per-sequence step: two published slopes, geometric mean."""
     from_batch = (TOKEN_SECONDS_BATCH_4 - TOKEN_SECONDS_BATCH_1) / 3 / BLOCKS_OF_2048_TOKENS
     return math.sqrt(from_batch * FOUR_BLOCKS_SECONDS / 4)
+
+
+def attention_share_of_a_token() -> float:
+    """Multiply-adds of one query token against one page, as a share of the token's way through the body.
+
+    Scores and their product with V are two matrix products of the hidden size for each of the page's tokens;
+    the body multiplies the token with every parameter once.
+    """
+    return 2 * BLOCK_SIZE * HIDDEN_SIZE * LAYERS / BODY_PARAMETERS
 
 
 def anchors() -> tuple[tuple[float, ...], float]:
@@ -375,6 +388,20 @@ def derive() -> dict[str, Any]:
             "s/token",
             "median time to first token, less base for each chunk",
         ),
+        "per_sequence.per_query_gather": _entry(
+            prefill * attention_share_of_a_token(),
+            0.0,
+            prefill * 2 * attention_share_of_a_token(),
+            "s/token/page",
+            "per_prefill_token, by the share of multiply-adds in granite-3.3-8b; not measured",
+        ),
+        "per_sequence.compile_seconds.base": _entry(
+            per_sequence_graph,
+            np.exp(compile_low[0]),
+            ATTENTION_RECORDING_SECONDS / 560,
+            "s/graph",
+            f"{warm}; above it the mean of a measured start",
+        ),
         "startup_seconds": _entry(
             BODY_WARMUP_SECONDS + ATTENTION_RECORDING_SECONDS,
             400.0,
@@ -391,6 +418,11 @@ def derive() -> dict[str, Any]:
         **{
             part: {name.split(".")[1]: value[name] for name in value if name.startswith(part)}
             for part in ("step_seconds", "compile_seconds", "replay_seconds")
+        },
+        "per_sequence": {
+            "per_query_gather": value["per_sequence.per_query_gather"],
+            "compile_seconds": {"base": value["per_sequence.compile_seconds.base"]},
+            "recorded_in_startup_seconds": ATTENTION_RECORDING_SECONDS,
         },
         "graphs_per_variant": LAYERS,
         "startup_seconds": value["startup_seconds"],

@@ -1,4 +1,4 @@
-"""How fast the replay is: requests a second on one core, beside vLLM's own Scheduler and the plain twin.
+"""Requests a second of the replay on one core, beside its step loop, vLLM's own Scheduler and the plain twin.
 
 Each contender replays the same requests under the default cost model and ladders, in turns, so that a busy
 machine slows all of them. The slow two get the first requests of the trace only, and so does `simulate`
@@ -29,7 +29,12 @@ from ladder_opt.occupancy.plain import simulate_plain
 from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
 from ladder_opt.trace.table import Trace, within_limits
 
-AT_LEAST: Final = 400_000.0
+AT_LEAST: Final = 1_000_000.0
+ENGINES: Final = (
+    ("azure-conv", Engine(max_num_seqs=128)),
+    ("azure-conv", Engine(max_num_seqs=256)),
+    ("mooncake", Engine(max_num_seqs=64, max_model_len=131072)),
+)
 
 StepCounts = dict[tuple[int, int], int]
 
@@ -41,6 +46,7 @@ class Contender:
     Attributes:
         name: as the table calls it.
         traffic: the trace, by its short name.
+        engine: the limits.
         requests: how many it replays.
         run: replays once; gives the steps by (num_seqs, num_blocks).
         offset_seconds: set-up inside `run`, taken off.
@@ -50,6 +56,7 @@ class Contender:
 
     name: str
     traffic: str
+    engine: Engine
     requests: int
     run: Callable[[], StepCounts]
     offset_seconds: float = 0.0
@@ -79,6 +86,8 @@ class Result:
 
     contender: str
     traffic: str
+    max_num_seqs: int
+    max_model_len: int
     requests: int
     repeats: int
     best_rate: float
@@ -95,8 +104,9 @@ def measure(
     plain_requests: int,
     vllm_requests: int,
     engine: Engine | None = None,
+    others: Sequence[tuple[str, Engine]] = (),
 ) -> list[Result]:
-    """Replay each trace with `simulate`, and the first requests of the first one with everything.
+    """Replay each trace with `simulate`, the first with the step loop, its first requests with everything.
 
     Args:
         traces: by name.
@@ -105,43 +115,54 @@ def measure(
         plain_requests: for the plain twin; 0 leaves it out.
         vllm_requests: for vLLM's Scheduler; 0 leaves it out.
         engine: the limits; default: those of `Engine()`.
+        others: traces by name, and other engines to replay them on with `simulate`.
     """
     engine = engine or Engine()
     cost = read_cost_model()
-    fitting = {
-        name: within_limits(trace, max_model_len=engine.max_model_len) for name, trace in traces.items()
-    }
-    first = next(iter(fitting))
-    fast = [_fast(name, trace, engine, cost) for name, trace in fitting.items()]
+    runs = [(name, engine) for name in traces] + [(name, other) for name, other in others if name in traces]
+    fast = [
+        _fast(name, within_limits(traces[name], max_model_len=limits.max_model_len), limits, cost)
+        for name, limits in runs
+    ]
+    first = next(iter(traces))
+    whole = within_limits(traces[first], max_model_len=engine.max_model_len)
+    step_loop = _fast(first, whole, engine, cost, stepwise=True)
     slow: list[Contender] = []
     like_for_like: list[Contender] = []
     for requests, make in ((plain_requests, _plain), (vllm_requests, _vllm)):
         if not requests:
             continue
-        head = fitting[first].take(np.arange(min(requests, len(fitting[first]))))
+        head = whole.take(np.arange(min(requests, len(whole))))
         slow.append(make(first, head, engine, cost))
         like_for_like.append(_fast(first, head, engine, cost))
-    for contender in fast + like_for_like:
+    quick = [*fast, step_loop, *like_for_like]
+    for contender in quick:
         contender.run()  # compiles, or loads what was compiled
     for turn in range(repeats):
-        for contender in fast + like_for_like:
+        for contender in quick:
             contender.repeat()
         for contender in slow if turn < slow_repeats else []:
             contender.repeat()
-    results = [_result(contender, None) for contender in fast]
+    results = [_result(contender, None) for contender in fast] + [_result(step_loop, fast[0])]
     for ours, theirs in zip(like_for_like, slow, strict=True):
         results += [_result(ours, None), _result(theirs, ours)]
     return results
 
 
-def _fast(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
-    return Contender("simulate", name, len(trace), lambda: _counts_of(simulate(trace, engine, cost).steps))
+def _fast(name: str, trace: Trace, engine: Engine, cost: CostModel, *, stepwise: bool = False) -> Contender:
+    return Contender(
+        "its step loop" if stepwise else "simulate",
+        name,
+        engine,
+        len(trace),
+        lambda: _counts_of(simulate(trace, engine, cost, stepwise=stepwise).steps),
+    )
 
 
 def _plain(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
     seconds = _step_seconds(engine, cost)
     return Contender(
-        "plain twin", name, len(trace), lambda: dict(simulate_plain(trace, engine, seconds).steps)
+        "plain twin", name, engine, len(trace), lambda: dict(simulate_plain(trace, engine, seconds).steps)
     )
 
 
@@ -176,6 +197,7 @@ def _vllm(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender
     return Contender(
         "vLLM Scheduler",
         name,
+        engine,
         len(trace),
         lambda: replay(len(trace)),
         offset_seconds=time.perf_counter() - started,
@@ -212,6 +234,8 @@ def _result(contender: Contender, reference: Contender | None) -> Result:
     return Result(
         contender=contender.name,
         traffic=contender.traffic,
+        max_num_seqs=contender.engine.max_num_seqs,
+        max_model_len=contender.engine.max_model_len,
         requests=contender.requests,
         repeats=len(contender.seconds),
         best_rate=contender.best_rate,
@@ -228,6 +252,8 @@ def table(results: Sequence[Result]) -> str:
             {
                 "replay": result.contender,
                 "trace": common.TRACE_LABELS.get(result.traffic, result.traffic),
+                "seqs": result.max_num_seqs,
+                "context": result.max_model_len,
                 "requests": f"{result.requests:,}",
                 "repeats": result.repeats,
                 "requests/s, best": f"{result.best_rate:,.0f}",
@@ -261,11 +287,12 @@ def main(arguments: list[str] | None = None) -> int:
         print("note: vllm is not installed; its Scheduler is left out (`make test` builds an environment)")
         options.vllm_requests = 0
     results = measure(
-        common.read_traces(["azure-conv", "sample"], options.shared),
+        common.read_traces(["azure-conv", "sample", "mooncake"], options.shared),
         repeats=options.repeats,
         slow_repeats=options.slow_repeats,
         plain_requests=options.plain_requests,
         vllm_requests=options.vllm_requests,
+        others=ENGINES,
     )
     print(common.machine_line())
     print(table(results))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.replay import Replay, simulate
+    from ladder_opt.occupancy.sequences import SequenceHistogram
+    from ladder_opt.occupancy.sequences_file import read_sequences, write_sequences
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
     from ladder_opt.plan.export import export_plan
     from ladder_opt.plan.frontier import Frontier, frontier
@@ -58,6 +60,7 @@ _MODULE_OF = {
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
+    "SequenceHistogram": "occupancy.sequences",
     "SolveError": "errors",
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
@@ -73,6 +76,7 @@ _MODULE_OF = {
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
     "read_plan": "plan.plan",
+    "read_sequences": "occupancy.sequences_file",
     "read_steps": "occupancy.steps_file",
     "read_trace": "trace.read",
     "resolve_plan": "plan.resolve",
@@ -83,6 +87,7 @@ _MODULE_OF = {
     "synthesize": "trace.synth",
     "tune": "plan.tune",
     "write_plan": "plan.plan",
+    "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",
     "write_trace": "trace.parquet",
 }

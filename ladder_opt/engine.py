@@ -74,6 +74,11 @@ class Engine:
         return self.num_kv_blocks - 1
 
     @property
+    def num_pages(self) -> int:
+        """Pages of the KV cache, the null block counted."""
+        return self.usable_kv_blocks + 1
+
+    @property
     def batches_decodes(self) -> bool:
         """Whether any step can reach the batched kernel."""
         return self.max_num_seqs >= self.min_batched_seqs
@@ -118,6 +123,15 @@ def _from_human_readable(text: str) -> int | None:
 _YAML_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError)
 
 
+# vLLM's ways of saying that a model pools: `runner`, and the `convert` that implies it.
+_POOLING_SETTINGS = {
+    ("runner", "pooling"),
+    ("convert", "embed"),
+    ("convert", "classify"),
+    ("convert", "reward"),
+}
+
+
 def read_engine_settings(path: str | Path) -> dict[str, int | None]:
     """The engine limits set in a vLLM serve YAML or a saved engine JSON (JSON is YAML too).
 
@@ -125,7 +139,7 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
     settings that do not shape a step are passed over.
 
     Raises:
-        InputError: the file is not a mapping, or a limit in it is no whole number.
+        InputError: the file is not a mapping, a limit in it is no whole number, or the model pools.
     """
     import yaml  # noqa: PLC0415  (only needed with --engine)
 
@@ -153,6 +167,7 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
         "num_gpu_blocks_override": "num_kv_blocks"
     }
     settings: dict[str, int | None] = {}
+    _check_generates(loaded, path)
     for key, value in loaded.items():
         name = names.get(str(key).replace("-", "_"))
         if name is None:
@@ -167,6 +182,17 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
                 raise InputError(_shown(value), "a whole number", path=path, column=str(key))
             settings[name] = number
     return settings
+
+
+def _check_generates(settings: Mapping[Any, Any], path: str | Path) -> None:
+    for key, value in settings.items():
+        if (str(key).replace("-", "_"), value) in _POOLING_SETTINGS:
+            raise InputError(
+                f"{key}: {value}",
+                "a model that generates: pooling models never decode, and what they list in "
+                "SPYRE_ATTN_NUM_SEQS_BUCKETS, entries below 4 included, is for another kernel",
+                path=path,
+            )
 
 
 def _shown(value: object) -> str:

@@ -12,6 +12,8 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 
 Axis = Literal["num_seqs", "num_blocks"]
+Target = Literal["plugin", "spyre-env"]
+"""What loads the ladders: our vLLM plugin, or the Spyre plugin's own environment variables."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 AXES: tuple[Axis, Axis] = ("num_seqs", "num_blocks")
 
@@ -44,15 +46,22 @@ class Ladders:
         num_blocks: rungs from 1 on; the last is ceil(max_model_len / block_size). Of ragged ladders: all
             the rungs that any of them has.
         ragged: the block ladder of each num_seqs rung, in their order; None for two independent ladders.
+        query_lens: padded query lengths of per-sequence attention, from 1 to max_num_batched_tokens, where
+            it shares the num_blocks ladder (target `spyre-env`); None where it has a ladder of its own.
     """
 
     num_seqs: tuple[int, ...]
     num_blocks: tuple[int, ...]
     ragged: tuple[tuple[int, ...], ...] | None = None
+    query_lens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         Ladder(self.num_seqs)
         Ladder(self.num_blocks)
+        if self.query_lens is not None:
+            Ladder(self.query_lens)
+            if self.ragged is not None:
+                raise UsageError("ragged: found with query_lens, expected one block ladder for all")
         if self.ragged is None:
             return
         if len(self.ragged) != len(self.num_seqs):
@@ -101,6 +110,45 @@ def default_ladders(engine: Engine) -> Ladders:
         powers_of_two(engine.min_batched_seqs, engine.max_num_seqs),
         powers_of_two(1, engine.max_num_blocks),
     )
+
+
+DEFAULT_QUERY_STEP_TOKENS = 512
+
+
+def default_query_lens(engine: Engine) -> tuple[int, ...]:
+    """The Spyre plugin's query lengths without SPYRE_ATTN_QUERY_BUCKETS: 1, multiples of a step, the limit.
+
+    Source: torch-spyre/spyre-inference, `v1/attention/spyre_attn_bucketer.py`.
+    """
+    top = engine.max_num_batched_tokens
+    step = min(DEFAULT_QUERY_STEP_TOKENS, top)
+    return tuple(sorted({1, *range(step, top + 1, step), top}))
+
+
+def clamp_query_lens(query_lens: Sequence[int], engine: Engine) -> tuple[tuple[int, ...], list[str]]:
+    """Fit a list of query lengths to an engine: from 1 (a decode) to max_num_batched_tokens.
+
+    Returns:
+        The rungs, and a warning for each change.
+
+    Raises:
+        UsageError: an entry below 1 or not an integer, or an empty list.
+    """
+    top = engine.max_num_batched_tokens
+    if not query_lens:
+        raise UsageError("query_lens: found an empty list, expected at least one rung")
+    for rung in query_lens:
+        if isinstance(rung, bool) or not isinstance(rung, int) or rung < 1:
+            raise UsageError(f"query_lens: found {rung!r}, expected integers of 1 or more")
+    kept = {rung for rung in query_lens if rung <= top}
+    warnings = [
+        f"query_lens: {rung} is above max_num_batched_tokens = {top} and was dropped"
+        for rung in sorted(set(query_lens) - kept)
+    ]
+    for rung, what in ((1, "1, the length of a decode,"), (top, f"max_num_batched_tokens = {top}")):
+        if rung not in kept:
+            warnings.append(f"query_lens: {what} was missing and was added")
+    return tuple(sorted(kept | {1, top})), warnings
 
 
 def parse_rungs(text: str, *, option: str) -> list[int]:

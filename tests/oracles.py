@@ -55,15 +55,23 @@ def price(instance: Instance, seqs: tuple[int, ...], blocks: tuple[int, ...]) ->
 
 
 def _pairs_in_use(instance: Instance, seqs: tuple[int, ...], blocks: tuple[int, ...]) -> set[tuple[int, int]]:
-    """Rung pairs that some batch in the pool is padded to (one sequence of b blocks, the others of one)."""
+    """Rung pairs that some batch in the pool is padded to (one sequence of b blocks, the others of one).
+
+    Those that read all pages of the pool in one iteration are left out: the recorder skips them.
+    """
     if instance.usable_kv_blocks == float("inf"):
         return set(itertools.product(seqs, blocks))
-    return {
+    pairs = {
         (next(r for r in seqs if r >= n), next(r for r in blocks if r >= b))
         for n in range(instance.min_batched_seqs, seqs[-1] + 1)
         for b in range(1, blocks[-1] + 1)
         if (n - 1) + b <= instance.usable_kv_blocks
     }
+    return {(s, m) for s, m in pairs if _entries(instance.kernel, s, m) < instance.usable_kv_blocks + 1}
+
+
+def _entries(kernel: str, s: int, m: int) -> int:
+    return s if kernel == "per_block" else s * max(1, min(32 // s, m))
 
 
 def ladders(low: int, top: int) -> Iterator[tuple[int, ...]]:

@@ -58,7 +58,8 @@ def test_milp_alternation_and_brute_force_bear_the_solver_out(seed: int) -> None
     engine = Engine(max_num_seqs=SEQS, max_model_len=BLOCKS * 128)
     cells = {(int(rng.integers(3, SEQS + 1)), int(rng.integers(1, BLOCKS + 1))) for _ in range(12)}
     weighted = tuple((n, b, float(rng.integers(1, 5000))) for n, b in sorted(cells))
-    steps = StepHistogram(*(np.array(column) for column in zip(*weighted, strict=True)))
+    seqs, blocks, counts = (np.array(column) for column in zip(*weighted, strict=True))
+    steps = StepHistogram(seqs, blocks, counts)
     cost = cost_of(kernel)
     restarts = float(rng.uniform(0.1, 3))
     limits = Limits(max_variants=max_variants, max_compile_seconds=budget)
@@ -177,11 +178,17 @@ def test_plans_do_not_lose_rows_of_a_readme(tmp_path: Path, capsys: pytest.Captu
 def test_replay_rate_rows() -> None:
     traces = {"tiny": small_trace(150), "made": synthesize(requests=100, seed=1)}
     results = replay_rate.measure(traces, repeats=1, slow_repeats=1, plain_requests=60, vllm_requests=0)
-    assert [result.contender for result in results] == ["simulate", "simulate", "simulate", "plain twin"]
-    assert [result.requests for result in results] == [150, 100, 60, 60]
-    assert results[-1].steps_that_differ == 0
+    assert [result.contender for result in results] == [
+        "simulate",
+        "simulate",
+        "its step loop",
+        "simulate",
+        "plain twin",
+    ]
+    assert [result.requests for result in results] == [150, 100, 150, 60, 60]
+    assert [result.steps_that_differ for result in results] == [None, None, 0, None, 0]
     assert all(math.isfinite(result.best_rate) and result.best_rate > 0 for result in results)
-    assert len(replay_rate.table(results).splitlines()) == 5
+    assert len(replay_rate.table(results).splitlines()) == 6
 
 
 @pytest.mark.vllm
@@ -189,7 +196,12 @@ def test_replay_rate_beside_vllm() -> None:
     results = replay_rate.measure(
         {"tiny": small_trace(60)}, repeats=1, slow_repeats=1, plain_requests=0, vllm_requests=20
     )
-    assert [result.contender for result in results] == ["simulate", "simulate", "vLLM Scheduler"]
+    assert [result.contender for result in results] == [
+        "simulate",
+        "its step loop",
+        "simulate",
+        "vLLM Scheduler",
+    ]
     assert results[-1].steps_that_differ == 0
 
 

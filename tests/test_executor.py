@@ -23,8 +23,7 @@ from ladder_opt.trace.parquet import write_trace
 from ladder_opt.trace.stream import stream_of
 from ladder_opt.trace.synth import synthesize
 from ladder_opt.trace.table import Trace
-from tests.occupancy.test_replay import COST
-from tests.occupancy.test_streamed_replay import assert_same
+from tests.occupancy.test_replay import COST, assert_same
 
 DASK_WARNINGS = (
     "ignore:.*:ResourceWarning",

@@ -57,12 +57,16 @@ class StepLoad:
         max_blocks: the largest ceil(kv_len / block_size) among the decodes; 0 without decodes.
         decode_blocks: the decodes' own blocks, summed.
         num_prefill_tokens: scheduled tokens of everything that is not a decode.
+        decodes: own blocks of each decode.
+        prefills: own blocks and scheduled tokens of everything that is not a decode.
     """
 
     num_decodes: int
     max_blocks: int
     decode_blocks: int
     num_prefill_tokens: int
+    decodes: tuple[int, ...] = ()
+    prefills: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def replay_with_vllm(
 def _step_load(scheduler: Any, scheduled: Any, block_size: int) -> StepLoad:
     """The load of a step, read from the requests as `schedule()` left them."""
     blocks = []
-    num_prefill_tokens = 0
+    prefills = []
     for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
         request = scheduler.requests[request_id]
         # schedule() has already moved num_computed_tokens on by this step's tokens.
@@ -147,8 +151,11 @@ def _step_load(scheduler: Any, scheduled: Any, block_size: int) -> StepLoad:
         if num_tokens == 1 and num_computed_tokens >= request.num_prompt_tokens:
             blocks.append(-(-(num_computed_tokens + 1) // block_size))
         else:
-            num_prefill_tokens += num_tokens
-    return StepLoad(len(blocks), max(blocks, default=0), sum(blocks), num_prefill_tokens)
+            prefills.append((-(-(num_computed_tokens + num_tokens) // block_size), num_tokens))
+    num_prefill_tokens = sum(num_tokens for _, num_tokens in prefills)
+    return StepLoad(
+        len(blocks), max(blocks, default=0), sum(blocks), num_prefill_tokens, tuple(blocks), tuple(prefills)
+    )
 
 
 def _sample(scheduler: Any, scheduled: Any) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from ladder_opt.cli.options import (
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
-from ladder_opt.ladder import Ladders, clamp, default_ladders, parse_rungs
+from ladder_opt.ladder import Ladders, Target, clamp, clamp_query_lens, default_ladders, parse_rungs
 from ladder_opt.plan.plan import Plan, read_plan
 from ladder_opt.plan.resolve import resolve_plan
 from ladder_opt.plan.tune import evaluate
@@ -46,6 +47,13 @@ def run(
     num_blocks: Annotated[
         str | None, typer.Option("--num-blocks", help="The num_blocks ladder, in place of a plan: 3,9,64.")
     ] = None,
+    query_lens: Annotated[
+        str | None,
+        typer.Option(
+            "--query-lens",
+            help="Query lengths beside ladders given by hand, as --target spyre-env has them: 1,512.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Price a plan, or ladders given by hand, on traffic, beside the default ladders and the presets."""
@@ -58,6 +66,13 @@ def run(
     plan = None if plan_path is None else _plan(plan_path)
     engine = engine_options.engine(None if plan is None else plan.to_engine())
     ladders, clamped = _ladders(plan, plan_path, engine, num_seqs, num_blocks)
+    if query_lens is not None:
+        if plan is not None:
+            raise UsageError("--query-lens: found with a plan, expected beside --num-seqs and --num-blocks")
+        rungs, told = clamp_query_lens(parse_rungs(query_lens, option="--query-lens"), engine)
+        ladders = replace(ladders, query_lens=rungs)
+        clamped += told
+    target: Target = "plugin" if ladders.query_lens is None else "spyre-env"
     cost = cost_options.cost()
     if plan is not None and plan.provenance.cost_sha256 != cost.sha256():
         clamped.append(
@@ -65,7 +80,7 @@ def run(
             f"{plan.provenance.cost_name or 'another'} (kernel {plan.kernel})"
         )
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine)
+        traffic = load_traffic(traces, steps, read, load, engine, target=target)
         result = evaluate(
             traffic.source,
             ladders,

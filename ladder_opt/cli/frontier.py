@@ -41,9 +41,9 @@ def run(
 ) -> int:
     """Every pair of ladders that none beats in both warm-up and step time."""
     engine = engine_options.engine()
-    check_output(output, inputs=[*(traces or []), steps.steps])
+    check_output(output, inputs=[*(traces or []), steps.steps, steps.sequences])
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine)
+        traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
         found = frontier(
             traffic.source,
             cost_options.cost(),

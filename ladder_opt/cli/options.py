@@ -9,9 +9,9 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -21,6 +21,7 @@ from ladder_opt.errors import UsageError
 from ladder_opt.executor import Executor
 from ladder_opt.files import sha256_of
 from ladder_opt.ladder import parse_rungs
+from ladder_opt.occupancy.sequences_file import read_sequences
 from ladder_opt.occupancy.steps_file import read_steps
 from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
 from ladder_opt.plan.rounds import Source
@@ -269,6 +270,12 @@ class StepsOptions:
     steps: Annotated[
         Path | None, typer.Option("--steps", help="A steps histogram (CSV or Parquet) in place of traces.")
     ] = None
+    sequences: Annotated[
+        Path | None,
+        typer.Option(
+            "--sequences", help="Calls of the per-sequence path beside --steps, for --target spyre-env."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +326,12 @@ class LimitOptions:
         ),
     ] = "product"
     target: Annotated[
-        str, typer.Option("--target", help="plugin: independent ladders, loaded by our vLLM plugin.")
+        str,
+        typer.Option(
+            "--target",
+            help="plugin: independent ladders, loaded by our vLLM plugin; spyre-env: one KV ladder for "
+            "both attention paths, as the Spyre plugin's environment variables take it.",
+        ),
     ] = "plugin"
     max_variants: Annotated[
         int | None, typer.Option("--max-variants", help="Limit on distinct compiled variants.")
@@ -344,6 +356,14 @@ class LimitOptions:
     num_blocks: Annotated[
         str | None, typer.Option("--num-blocks", help="Pin the num_blocks ladder: 3,9,64.")
     ] = None
+    query_lens: Annotated[
+        str | None,
+        typer.Option(
+            "--query-lens",
+            help="Query lengths of per-sequence attention (spyre-env): a list pins them; default: the "
+            "Spyre plugin's own; solve: the best [solve where the cost model prices query padding].",
+        ),
+    ] = None
     time_limit: Annotated[
         str, typer.Option("--time-limit", help="Time for each solve; then the gap is stated.")
     ] = f"{DEFAULT_TIME_LIMIT_SECONDS:g}s"
@@ -353,12 +373,14 @@ class LimitOptions:
         budget = self.warmup_budget
         for option, found, known in (
             ("--structure", self.structure, ("product", "ragged")),
-            ("--target", self.target, ("plugin",)),
+            ("--target", self.target, ("plugin", "spyre-env")),
         ):
             if found not in known:
                 raise UsageError(f"{option}: found {found!r}, expected {' or '.join(known)}")
         return {
             "structure": self.structure,
+            "target": self.target,
+            "query_lens": query_lens(self.query_lens),
             "max_variants": self.max_variants,
             "warmup_budget_seconds": None
             if budget is None
@@ -371,6 +393,13 @@ class LimitOptions:
             else parse_rungs(self.num_blocks, option="--num-blocks"),
             "time_limit_seconds": parse_duration_seconds(self.time_limit, option="--time-limit"),
         }
+
+
+def query_lens(text: str | None) -> list[int] | Literal["default", "solve"] | None:
+    """What --query-lens asks for."""
+    if text is None or text in {"default", "solve"}:
+        return text  # type: ignore[return-value]  # mypy does not narrow str to a literal
+    return parse_rungs(text, option="--query-lens")
 
 
 def solve_options(restarts: RestartOptions, limits: LimitOptions | None = None) -> SolveOptions:
@@ -403,10 +432,40 @@ def _input(path: Path, trace: AnyTrace) -> TraceSource:
     return TraceSource(path=str(path), sha256=sha256_of(path), rows=rows, format="ladder_opt")
 
 
+def _histogram(path: Path, sequences: Path | None, engine: Engine, target: str) -> Traffic:
+    file = read_steps(path, engine)
+    inputs = [TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")]
+    warnings = list(file.warnings)
+    if target == "plugin":
+        if sequences is not None:
+            raise UsageError("--sequences: found with --target plugin, expected with spyre-env alone")
+        return Traffic(source=file.steps, inputs=tuple(inputs), warnings=file.warnings, notes=())
+    if sequences is None:
+        calls = file.steps.decode_calls(engine)
+        warnings.append(
+            "without --sequences, per-sequence attention counts only in steps below min_batched_seqs, each "
+            "sequence as long as the longest: prefill is left out"
+        )
+    else:
+        more = read_sequences(sequences, engine)
+        calls = more.sequences
+        inputs.append(TraceSource(path=more.path, sha256=more.sha256, rows=more.rows, format="sequences"))
+        warnings += more.warnings
+    return Traffic(
+        source=replace(file.steps, sequences=calls), inputs=tuple(inputs), warnings=tuple(warnings), notes=()
+    )
+
+
 def load_traffic(
-    traces: list[Path] | None, steps: StepsOptions, read: ReadOptions, load: LoadOptions, engine: Engine
+    traces: list[Path] | None,
+    steps: StepsOptions,
+    read: ReadOptions,
+    load: LoadOptions,
+    engine: Engine,
+    *,
+    target: str = "plugin",
 ) -> Traffic:
-    """Read traces or a histogram, whichever was given.
+    """Read traces or a histogram, whichever was given, with what the target needs to know.
 
     Raises:
         UsageError: neither or both, or a histogram with options that only traces have.
@@ -420,9 +479,9 @@ def load_traffic(
                 if getattr(given, field.name) != field.default:
                     option = f"--{field.name.strip('_').replace('_', '-')}"
                     raise UsageError(f"{option}: found with --steps, expected with traces alone")
-        file = read_steps(steps.steps, engine)
-        source = TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")
-        return Traffic(source=file.steps, inputs=(source,), warnings=file.warnings, notes=())
+        return _histogram(steps.steps, steps.sequences, engine, target)
+    if steps.sequences is not None:
+        raise UsageError("--sequences: found with traces, expected with --steps alone")
     loaded = [read.open(path) for path in traces or []]
     return Traffic(
         source=loaded,

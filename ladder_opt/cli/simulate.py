@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from ladder_opt.errors import UsageError
 from ladder_opt.files import check_output
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.sequences_file import write_sequences
 from ladder_opt.occupancy.steps_file import write_steps
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.plan.resolve import resolve_plan
@@ -31,6 +33,13 @@ def run(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The histogram: STEPS.csv or STEPS.parquet.")
     ],
+    sequences: Annotated[
+        Path | None,
+        typer.Option(
+            "--sequences",
+            help="Also write the per-sequence path's calls by num_blocks and query_len: CSV or .parquet.",
+        ),
+    ] = None,
     ladders: Annotated[
         str,
         typer.Option("--ladders", help="Ladders that step times come from: default, a preset, or PLAN.json."),
@@ -42,6 +51,10 @@ def run(
 ) -> int:
     """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
     check_output(output, inputs=traces)
+    if sequences is not None:
+        check_output(sequences, inputs=traces)
+        if os.path.realpath(sequences) == os.path.realpath(output):
+            raise UsageError(f"--sequences: found {sequences}, expected another file than -o names")
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = load.replay_options(jobs)
@@ -58,9 +71,12 @@ def run(
             replicas=options.replicas,
             weights=options.weights,
             executor=options.executor,
+            per_sequence=sequences is not None,
             progress=None if progress is None else lambda share: progress("replay", share),
         )
     write_steps(replay.steps, output)
+    if sequences is not None and replay.sequences is not None:
+        write_sequences(replay.sequences, sequences)
     warnings += [
         f"{count} requests set aside: {reason}" for reason, count in sorted(replay.set_aside.items())
     ]

@@ -41,12 +41,12 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
-    check_output(output, inputs=[*(traces or []), steps.steps])
+    check_output(output, inputs=[*(traces or []), steps.steps, steps.sequences])
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = solve_options(restarts, limits)
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine)
+        traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
         plan = tune(
             traffic.source,
             cost,

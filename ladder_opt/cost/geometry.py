@@ -41,6 +41,13 @@ class Kernel(ABC):
     def gathers(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
         """KV pages that a step padded to the rung pairs reads."""
 
+    def entries(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
+        """KV pages that one iteration reads; a variant for which they reach the pool's pages is not recorded.
+
+        Source: torch-spyre/spyre-inference, `_record_batched_one` in `v1/attention/backends/spyre_attn.py`.
+        """
+        return self.gathers(num_seqs, num_blocks) // self.iterations(num_seqs, num_blocks)
+
     @abstractmethod
     def variant_key(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
         """A number for each rung pair, equal where (and only where) the compiled variant is."""

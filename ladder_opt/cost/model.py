@@ -20,15 +20,16 @@ import json
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ladder_opt.cost.geometry import KERNELS, Kernel, get_kernel
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import read_text
+from ladder_opt.ladder import Target
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
 
 DEFAULT_COST_NAME = "spyre-granite-3.3-8b"
@@ -68,6 +69,20 @@ class ReplaySeconds(_Part):
     per_prefill_token: Seconds = 0.0
 
 
+class PerSequence(_Part):
+    """The per-sequence kernel where its ladder is the planned one (target `spyre-env`).
+
+    One graph of its variant (m blocks, padded query length q) compiles in the seconds of `compile_seconds`
+    at m iterations (it unrolls its blocks); without, in those of a batched graph. Queries are read against
+    every page: a call costs `per_query_gather` * m * q besides `replay_seconds.per_sequence_gather` * m.
+    `recorded_in_startup_seconds` is what `startup_seconds` holds of these compiles already.
+    """
+
+    per_query_gather: Seconds = 0.0
+    compile_seconds: CompileSeconds | None = None
+    recorded_in_startup_seconds: Seconds = 0.0
+
+
 class CostModel(BaseModel):
     """A cost model file (`ladder_opt/cost/1`); see the module's docstring for the formulas."""
 
@@ -79,6 +94,7 @@ class CostModel(BaseModel):
     step_seconds: StepSeconds
     compile_seconds: CompileSeconds
     replay_seconds: ReplaySeconds = ReplaySeconds()
+    per_sequence: PerSequence | None = None
     graphs_per_variant: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 1
     startup_seconds: Seconds = 0.0
     step_table: tuple[TableRow, ...] | None = None
@@ -92,6 +108,17 @@ class CostModel(BaseModel):
             msg = f"found {kernel!r}, expected one of {', '.join(KERNELS)}"
             raise ValueError(msg)
         return kernel
+
+    @model_validator(mode="after")
+    def _recording_is_part_of_startup(self) -> Self:
+        recorded = self.per_sequence.recorded_in_startup_seconds if self.per_sequence else 0.0
+        if recorded > self.startup_seconds:
+            msg = (
+                f"found per_sequence.recorded_in_startup_seconds {recorded:g}, "
+                f"expected at most startup_seconds {self.startup_seconds:g}"
+            )
+            raise ValueError(msg)
+        return self
 
     @field_validator("step_table", "compile_table")
     @classmethod
@@ -146,6 +173,26 @@ class CostModel(BaseModel):
         iterations = self.geometry.iterations(num_seqs, num_blocks).astype(np.float64)
         one_graph = terms.base + terms.per_iteration * iterations + terms.per_iteration_sq * iterations**2
         return np.asarray(self.graphs_per_variant * one_graph)
+
+    def sequence_call_seconds(self, num_blocks: ArrayLike, query_len: ArrayLike) -> NDArray[np.float64]:
+        """Seconds of one sequence's call of the per-sequence kernel, padded to these rungs."""
+        blocks = np.asarray(num_blocks, np.float64)
+        rows = np.asarray(query_len, np.float64)
+        per_query_gather = self.per_sequence.per_query_gather if self.per_sequence else 0.0
+        return np.asarray(blocks * (self.replay_seconds.per_sequence_gather + per_query_gather * rows))
+
+    def sequence_compile_seconds(self, num_blocks: ArrayLike) -> NDArray[np.float64]:
+        """Seconds to compile a per-sequence variant of so many blocks, for one query length (all graphs)."""
+        terms = (self.per_sequence and self.per_sequence.compile_seconds) or self.compile_seconds
+        blocks = np.asarray(num_blocks, np.float64)
+        one_graph = terms.base + terms.per_iteration * blocks + terms.per_iteration_sq * blocks**2
+        return np.asarray(self.graphs_per_variant * one_graph)
+
+    def startup_seconds_of(self, target: Target) -> float:
+        """The warm-up that ladders do not change: less where per-sequence variants are counted one by one."""
+        if target == "plugin" or self.per_sequence is None:
+            return self.startup_seconds
+        return self.startup_seconds - self.per_sequence.recorded_in_startup_seconds
 
     def table_sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """(num_seqs, num_blocks) sizes that the tables hold; None where formulas cover every size."""

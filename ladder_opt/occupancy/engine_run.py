@@ -1,13 +1,14 @@
 """One engine's replay, carried over from one chunk of its requests to the next.
 
 Only requests that wait or run are carried: whoever is finished leaves the arrays. The loop stops before
-any step for which a request that is not loaded yet could matter (see `_replay_kernel.advance`), so the
+any step for which a request that is not loaded yet could matter (see `_step_kernel.advance`), so the
 chunks' borders change nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -16,10 +17,34 @@ from numpy.typing import NDArray
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
+from ladder_opt.occupancy.sequences import dense_table_shape
 
 STEPS_BETWEEN_PROGRESS = 2_000_000
 
 Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What engines count, by size; they add to it.
+
+    Attributes:
+        steps: int64 (max_num_seqs + 1, max_num_blocks + 1), decode steps.
+        real_blocks: the same shape, sum of the decodes' own blocks.
+        sequences: int64, calls of the per-sequence path, in the shape of `sequences.dense_table_shape`; None:
+            not counted.
+    """
+
+    steps: Integers
+    real_blocks: Integers
+    sequences: Integers | None
+
+    @classmethod
+    def empty(cls, engine: Engine, *, per_sequence: bool) -> Tables:
+        """Tables of zeros."""
+        shape = (engine.max_num_seqs + 1, engine.max_num_blocks + 1)
+        sequences = np.zeros(dense_table_shape(engine), np.int64) if per_sequence else None
+        return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), sequences)
 
 
 class EngineRun:
@@ -35,10 +60,10 @@ class EngineRun:
         engine: Engine,
         cost: CostModel,
         batched_seconds: NDArray[np.float64],
-        steps: Integers,
-        real_blocks: Integers,
+        tables: Tables,
         *,
         concurrency: int | None = None,
+        stepwise: bool = False,
     ) -> None:
         """Start an idle engine.
 
@@ -46,14 +71,14 @@ class EngineRun:
             engine: the limits.
             cost: what a step costs.
             batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), see `replay.step_seconds_by_size`.
-            steps: the same shape; steps by size. Added to, so that engines may share one.
-            real_blocks: the same shape; sum of the decodes' own blocks. Added to.
+            tables: where it counts; engines may share one.
             concurrency: closed loop: as many requests in flight; None: arrivals decide.
+            stepwise: run the step loop in place of the event loop.
         """
-        self._kernel = _load_kernel()
+        self._kernel, self._advance = _load_kernels(stepwise=stepwise)
         self._max_num_seqs = engine.max_num_seqs
         self._batched_seconds = batched_seconds
-        self._counts = (steps, real_blocks)
+        self._tables = (tables.steps, tables.real_blocks, tables.sequences)
         self._limits = np.array(
             [
                 engine.block_size,
@@ -142,7 +167,7 @@ class EngineRun:
         self._limits[5] = reserve
         told = self.finished
         while True:
-            status = self._kernel.advance(
+            status = self._advance(
                 self._arrival,
                 self._prompt,
                 self._output,
@@ -156,7 +181,7 @@ class EngineRun:
                 self._preempted,
                 self._state,
                 self._clock,
-                *self._counts,
+                *self._tables,
                 STEPS_BETWEEN_PROGRESS,
             )
             if progress is not None:
@@ -183,7 +208,7 @@ class EngineRun:
         }
 
 
-def _load_kernel() -> ModuleType:
-    from ladder_opt.occupancy import _replay_kernel  # noqa: PLC0415  (numba loads on first use)
+def _load_kernels(*, stepwise: bool) -> tuple[ModuleType, Callable[..., int]]:
+    from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
 
-    return _replay_kernel
+    return _step_kernel, _step_kernel.advance if stepwise else _event_kernel.advance

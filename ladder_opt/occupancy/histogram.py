@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
+from ladder_opt.occupancy._cells import merged_cells
+from ladder_opt.occupancy.sequences import SequenceHistogram
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,43 +29,23 @@ class StepHistogram:
         num_blocks: int64 (cells,), blocks of the longest of them, >= 1.
         steps: float64 (cells,), how many steps (a weight, may be fractional), > 0.
         gathers_real: float64 (cells,) or None; sum over the cell's steps of every sequence's own blocks.
+        sequences: calls of the per-sequence path in all steps, where they were counted.
     """
 
     num_seqs: NDArray[np.int64]
     num_blocks: NDArray[np.int64]
     steps: NDArray[np.float64]
     gathers_real: NDArray[np.float64] | None = None
+    sequences: SequenceHistogram | None = None
 
     def __post_init__(self) -> None:
-        seqs = np.asarray(self.num_seqs)
-        blocks = np.asarray(self.num_blocks)
-        steps = np.asarray(self.steps, np.float64)
-        real = None if self.gathers_real is None else np.asarray(self.gathers_real, np.float64)
-        for name, values in (("num_seqs", seqs), ("num_blocks", blocks), ("gathers_real", real)):
-            if values is not None and values.shape != steps.shape:
-                raise InputError(f"{values.size} {name}", f"{steps.size}, one for each cell", column=name)
-        for name, sizes in (("num_seqs", seqs), ("num_blocks", blocks)):
-            if sizes.dtype.kind not in "iu" and len(sizes):
-                raise InputError(f"{name} of type {sizes.dtype}", "integers", column=name)
-            if len(sizes) and sizes.min() < 1:
-                raise InputError(f"{sizes.min()}", "1 or more", column=name)
-        if not (np.isfinite(steps).all() and (steps > 0).all()):
-            bad = steps[~(np.isfinite(steps) & (steps > 0))][0]
-            raise InputError(f"{bad}", "a finite weight above 0", column="steps")
-        if real is not None and not (np.isfinite(real).all() and (real >= 0).all()):
-            bad = real[~(np.isfinite(real) & (real >= 0))][0]
-            raise InputError(f"{bad}", "a finite number of 0 or more", column="gathers_real")
-        order = np.lexsort((blocks, seqs))
-        seqs = seqs[order].astype(np.int64)
-        blocks = blocks[order].astype(np.int64)
-        new_cell = np.ones(len(seqs), bool)
-        new_cell[1:] = (np.diff(seqs) != 0) | (np.diff(blocks) != 0)
-        first = np.flatnonzero(new_cell)
-        object.__setattr__(self, "num_seqs", seqs[first])
-        object.__setattr__(self, "num_blocks", blocks[first])
-        object.__setattr__(self, "steps", _sum_runs(steps[order], first))
-        if real is not None:
-            object.__setattr__(self, "gathers_real", _sum_runs(real[order], first))
+        columns = merged_cells(
+            {"num_seqs": self.num_seqs, "num_blocks": self.num_blocks},
+            {"steps": self.steps, "gathers_real": self.gathers_real},
+            above_zero="steps",
+        )
+        for name, values in columns.items():
+            object.__setattr__(self, name, values)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -132,7 +114,17 @@ class StepHistogram:
     def scaled(self, weight: float) -> StepHistogram:
         """Every step counted `weight` times."""
         real = None if self.gathers_real is None else self.gathers_real * weight
-        return StepHistogram(self.num_seqs, self.num_blocks, self.steps * weight, real)
+        calls = None if self.sequences is None else self.sequences.scaled(weight)
+        return StepHistogram(self.num_seqs, self.num_blocks, self.steps * weight, real, calls)
+
+    def decode_calls(self, engine: Engine) -> SequenceHistogram:
+        """What the steps below min_batched_seqs ask of the per-sequence path, for want of a count.
+
+        Every sequence is taken to be as long as the longest, and prefill is not there at all.
+        """
+        small = ~self.batched(engine)
+        calls = self.steps[small] * self.num_seqs[small]
+        return SequenceHistogram(self.num_blocks[small], np.ones(len(calls), np.int64), calls)
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""
@@ -164,8 +156,11 @@ class StepHistogram:
             np.concatenate([part.num_blocks for part in histograms]),
             np.concatenate([part.steps for part in histograms]),
             real,
+            SequenceHistogram.sum_of(calls) if len(calls := _known_calls(histograms)) else None,
         )
 
 
-def _sum_runs(values: NDArray[np.float64], first: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.add.reduceat(values, first) if len(values) else values
+def _known_calls(histograms: list[StepHistogram]) -> list[SequenceHistogram]:
+    """The calls of each histogram; none unless all know theirs."""
+    calls = [part.sequences for part in histograms if part.sequences is not None]
+    return calls if len(calls) == len(histograms) else []

@@ -30,10 +30,11 @@ class _Request:
 
 @dataclass
 class PlainReplay:
-    """Counts of the plain replay, keyed by (num_seqs, num_blocks)."""
+    """Counts of the plain replay, steps by (num_seqs, num_blocks) and calls by (num_blocks, query_len)."""
 
     steps: Counter[tuple[int, int]] = field(default_factory=Counter)
     gathers_real: Counter[tuple[int, int]] = field(default_factory=Counter)
+    sequences: Counter[tuple[int, int]] = field(default_factory=Counter)
     prefill_only_steps: int = 0
     preemptions: int = 0
     prefill_tokens: int = 0
@@ -137,11 +138,15 @@ def _account(
     step_seconds: Callable[[int, int, int, int], float],
     result: PlainReplay,
 ) -> float:
-    decode_blocks = [
-        math.ceil((request.computed_tokens + 1) / engine.block_size)
-        for request, tokens in scheduled
-        if tokens == 1 and request.computed_tokens >= request.prompt_tokens
-    ]
+    decode_blocks = []
+    for request, tokens in scheduled:
+        own_blocks = math.ceil((request.computed_tokens + tokens) / engine.block_size)
+        if tokens == 1 and request.computed_tokens >= request.prompt_tokens:
+            decode_blocks.append(own_blocks)
+        else:
+            result.sequences[own_blocks, tokens] += 1
+    if len(decode_blocks) < engine.min_batched_seqs:
+        result.sequences.update((own_blocks, 1) for own_blocks in decode_blocks)
     prefill_tokens = sum(tokens for _, tokens in scheduled) - len(decode_blocks)
     longest = max(decode_blocks, default=0)
     result.prefill_tokens += prefill_tokens

@@ -24,7 +24,7 @@ Requests that no pool of this size can ever hold are set aside first (vLLM would
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +37,7 @@ from ladder_opt.errors import InputError, UsageError
 from ladder_opt.executor import Executor
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
 from ladder_opt.occupancy.shares import Counted, Share, added, run_shares
 from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace
@@ -52,6 +53,7 @@ class Replay:
 
     Attributes:
         steps: the decode steps.
+        sequences: calls of the per-sequence path; None where they were not asked for.
         requests: requests replayed.
         set_aside: requests found but not replayed, by reason (those of the trace included).
         engine_steps: steps of any kind.
@@ -69,6 +71,7 @@ class Replay:
     """
 
     steps: StepHistogram
+    sequences: SequenceHistogram | None = None
     requests: int
     set_aside: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
     engine_steps: int
@@ -83,13 +86,22 @@ class Replay:
     server_seconds: float
     longest_span_seconds: float
 
+    @property
+    def all_steps(self) -> StepHistogram:
+        """The decode steps, with the calls of the per-sequence path where they were counted."""
+        return self.steps if self.sequences is None else replace(self.steps, sequences=self.sequences)
+
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the histogram, for `--json`."""
-        names = [name for name in self.__dataclass_fields__ if name not in ("steps", "set_aside")]
-        return {name: getattr(self, name) for name in names} | {
+        """Everything but the histograms, for `--json`."""
+        left_out = ("steps", "sequences", "set_aside")
+        names = [name for name in self.__dataclass_fields__ if name not in left_out]
+        totals = {name: getattr(self, name) for name in names} | {
             "set_aside": dict(self.set_aside),
             "decode_steps": self.steps.total_steps,
         }
+        if self.sequences is not None:
+            totals["per_sequence_calls"] = self.sequences.total_calls
+        return totals
 
 
 def simulate(
@@ -102,6 +114,8 @@ def simulate(
     rate_scale: float = 1.0,
     replicas: int = 1,
     weights: Sequence[float] | None = None,
+    per_sequence: bool = False,
+    stepwise: bool = False,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Replay:
@@ -118,17 +132,22 @@ def simulate(
         replicas: engines that arrivals are dealt to in turn (round robin).
         weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
             tokens and other totals are counted once whatever the weights.
+        per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
+        stepwise: run the plain step loop in place of the event loop: the same result, more slowly.
         executor: where engines are replayed; default: on all cores here. The result is the same
             to the bit wherever it is.
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
-        UsageError: an option is out of range, or a trace without arrivals has no `concurrency`.
+        UsageError: an option is out of range, `per_sequence` needs too large a table, or a trace without
+            arrivals has no `concurrency`.
         InputError: no request can be replayed.
     """
     inputs: list[AnyTrace] = [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     mix = _checked_weights(weights, len(inputs))
+    if per_sequence:
+        dense_table_shape(engine)  # refuse before the work
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
     whole = [
         Share(
@@ -141,6 +160,8 @@ def simulate(
             batched_seconds=seconds,
             concurrency=concurrency,
             rate_scale=rate_scale,
+            per_sequence=per_sequence,
+            stepwise=stepwise,
         )
         for trace in inputs
     ]
@@ -163,6 +184,7 @@ def simulate(
         steps=StepHistogram.sum_of(
             _histogram(part, weight) for part, weight in zip(counted, mix, strict=True)
         ),
+        sequences=_calls(counted, mix) if per_sequence else None,
         set_aside=MappingProxyType(set_aside),
         span_seconds=weighted,
         server_seconds=weighted * replicas,
@@ -171,14 +193,23 @@ def simulate(
 
 
 def _histogram(part: Counted, weight: float) -> StepHistogram:
-    num_seqs, num_blocks = np.nonzero(part.steps)
+    num_seqs, num_blocks = np.nonzero(part.tables.steps)
     steps = StepHistogram(
         num_seqs,
         num_blocks,
-        part.steps[num_seqs, num_blocks].astype(np.float64),
-        part.real_blocks[num_seqs, num_blocks].astype(np.float64),
+        part.tables.steps[num_seqs, num_blocks].astype(np.float64),
+        part.tables.real_blocks[num_seqs, num_blocks].astype(np.float64),
     )
     return steps if weight == 1 else steps.scaled(weight)
+
+
+def _calls(counted: Sequence[Counted], mix: Sequence[float]) -> SequenceHistogram:
+    tables = [
+        SequenceHistogram.from_counts(part.tables.sequences).scaled(weight)
+        for part, weight in zip(counted, mix, strict=True)
+        if part.tables.sequences is not None
+    ]
+    return SequenceHistogram.sum_of(tables)
 
 
 def _totals(counted: Sequence[Counted], mix: Sequence[float]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.executor import Executor, Pool
-from ladder_opt.occupancy.engine_run import EngineRun
+from ladder_opt.occupancy.engine_run import EngineRun, Tables
 from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace, within_limits
 
@@ -44,6 +44,8 @@ class Share:
         batched_seconds: seconds of a batched step by its size.
         concurrency: closed loop: requests in flight on each engine; None: arrivals decide.
         rate_scale: arrivals come this many times as fast.
+        per_sequence: also count the calls of the per-sequence path.
+        stepwise: run the step loop in place of the event loop.
     """
 
     trace: AnyTrace
@@ -55,6 +57,8 @@ class Share:
     batched_seconds: NDArray[np.float64]
     concurrency: int | None
     rate_scale: float
+    per_sequence: bool = False
+    stepwise: bool = False
 
     @property
     def requests(self) -> int:
@@ -67,15 +71,13 @@ class Counted:
     """What a share gave.
 
     Attributes:
-        steps: int64 (max_num_seqs + 1, max_num_blocks + 1), decode steps by size.
-        real_blocks: the same shape, sum of the decodes' own blocks.
+        tables: the counts by size.
         engines: of each engine that had requests, in order, the numbers that add up.
         set_aside: the whole trace's requests that are not replayed, by reason.
         last_arrival_seconds: the whole trace's last arrival among those replayed, on the trace's clock.
     """
 
-    steps: NDArray[np.int64]
-    real_blocks: NDArray[np.int64]
+    tables: Tables
     engines: tuple[dict[str, float], ...]
     set_aside: dict[str, int]
     last_arrival_seconds: float
@@ -114,8 +116,7 @@ def _bare(trace: Trace) -> Trace:
 
 def run_share(share: Share, progress: Requests | None = None) -> Counted:
     """Replay a share's engines, chunk by chunk."""
-    shape = share.batched_seconds.shape
-    steps, real_blocks = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    tables = Tables.empty(share.engine, per_sequence=share.per_sequence)
     engines = range(share.first, share.stop)
     runs: dict[int, EngineRun] = {}
     totals: dict[int, dict[str, float]] = {}
@@ -137,9 +138,9 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
                     share.engine,
                     share.cost,
                     share.batched_seconds,
-                    steps,
-                    real_blocks,
+                    tables,
                     concurrency=share.concurrency,
+                    stepwise=share.stepwise,
                 )
             run.feed(
                 None if arrivals is None else arrivals[rows] / share.rate_scale,
@@ -154,8 +155,7 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
         if fitting.arrival_seconds is not None and len(fitting):
             last_arrival = float(fitting.arrival_seconds[-1])
     return Counted(
-        steps=steps,
-        real_blocks=real_blocks,
+        tables=tables,
         engines=tuple(totals[number] for number in engines if number in totals),
         set_aside=set_aside,
         last_arrival_seconds=last_arrival,
@@ -200,10 +200,14 @@ def that_fit(trace: Trace, engine: Engine) -> Trace:
 
 def added(parts: Sequence[Counted]) -> Counted:
     """Shares of one trace, in the order they were cut, as one."""
+    counted = [part.tables.sequences for part in parts if part.tables.sequences is not None]
     return replace(
         parts[0],
-        steps=np.sum([part.steps for part in parts], axis=0),
-        real_blocks=np.sum([part.real_blocks for part in parts], axis=0),
+        tables=Tables(
+            np.sum([part.tables.steps for part in parts], axis=0),
+            np.sum([part.tables.real_blocks for part in parts], axis=0),
+            np.sum(counted, axis=0) if counted else None,
+        ),
         engines=tuple(engine for part in parts for engine in part.engines),
         last_arrival_seconds=max(part.last_arrival_seconds for part in parts),
     )

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.ladder import Ladders, Target, default_ladders, default_query_lens
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.presets import PRESETS, preset_num_blocks
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.problem import Limits
 
 
+def default_of(engine: Engine, target: Target) -> Ladders:
+    """The default ladders for a target; query lengths, where it has them, are the Spyre plugin's own."""
+    default = default_ladders(engine)
+    return default if target == "plugin" else replace(default, query_lens=default_query_lens(engine))
+
+
 def price_baselines(
-    steps: StepHistogram, engine: Engine, cost: CostModel, *, restarts: float
+    steps: StepHistogram,
+    engine: Engine,
+    cost: CostModel,
+    *,
+    restarts: float,
+    target: Target = "plugin",
 ) -> list[tuple[str, LadderPrice]]:
     """Price the default ladders, and the Spyre plugin's KV presets as block ladders.
 
-    Ladders with a rung pair that a measured cost table lacks are left out.
+    With target `spyre-env`, query lengths are the Spyre plugin's own. Ladders with a rung pair that a
+    measured cost table lacks are left out.
     """
-    default = default_ladders(engine)
+    default = default_of(engine, target)
     ladders = {"default": default}
     for preset in PRESETS:
         blocks = preset_num_blocks(preset, max_model_len=engine.max_model_len, block_size=engine.block_size)
-        ladders[preset] = Ladders(default.num_seqs, blocks)
+        ladders[preset] = replace(default, num_blocks=blocks)
     priced = []
     for name, each in ladders.items():
         try:

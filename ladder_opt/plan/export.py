@@ -7,6 +7,7 @@ import shlex
 
 from ladder_opt.errors import UsageError
 from ladder_opt.plan.plan import Plan
+from ladder_opt.plan.spyre_environment import spyre_variables
 
 EXPORT_FORMATS = ("env", "vllm-yaml", "json")
 
@@ -15,7 +16,8 @@ def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - t
     """The plan as text.
 
     `env`: lines a shell can source; they name the plan file, for our vLLM plugin, and say the ladders in
-    comments. `vllm-yaml`: a file for `vllm serve --config`, the plan's ladders and limits inline.
+    comments. Of a plan for `spyre-env` they set the Spyre plugin's own variables. `vllm-yaml`: a file for
+    `vllm serve --config`, the plan's ladders and limits inline; variables can only be told in its comments.
     `json`: the plan file itself.
 
     Args:
@@ -41,6 +43,8 @@ def _header(plan: Plan) -> list[str]:
         f"# num_seqs {','.join(map(str, plan.num_seqs)) or 'none'}",
         f"# num_blocks {','.join(map(str, plan.num_blocks)) or 'none'} (block_size {plan.engine.block_size})",
     ]
+    if plan.query_lens is not None:
+        lines.append(f"# query_lens {','.join(map(str, plan.query_lens))}")
     if plan.verdict != "adopt":
         lines.append("# the verdict is not to adopt it: loading it gains little or nothing")
     return lines
@@ -50,7 +54,13 @@ def _env(plan: Plan, path: str) -> str:
     lines = _header(plan)
     if plan.verdict == "not-used":
         return "\n".join([*lines, "# nothing to load"]) + "\n"
+    if plan.target == "spyre-env":
+        return "\n".join([*lines, *_spyre_lines(plan)]) + "\n"
     return "\n".join([*lines, f"export LADDER_OPT_PLAN={shlex.quote(path)}"]) + "\n"
+
+
+def _spyre_lines(plan: Plan) -> list[str]:
+    return [f"export {name}={value}" for name, value in spyre_variables(plan).items()]
 
 
 def _vllm_yaml(plan: Plan) -> str:
@@ -64,7 +74,12 @@ def _vllm_yaml(plan: Plan) -> str:
     ]
     if engine.num_kv_blocks is not None:
         lines.append(f"num-gpu-blocks-override: {engine.num_kv_blocks}")
-    if plan.verdict != "not-used":
+    if plan.verdict != "not-used" and plan.target == "spyre-env":
+        lines += [
+            "# The ladders are environment variables, which this file cannot set:",
+            *(f"# {line}" for line in _spyre_lines(plan)),
+        ]
+    elif plan.verdict != "not-used":
         # vLLM wants this option as JSON in a string; baselines and rungs are for people, not for the server.
         inline = json.dumps({"ladder_opt": _for_server(plan)}, separators=(",", ":"))
         lines.append(f"additional-config: {json.dumps(inline)}")

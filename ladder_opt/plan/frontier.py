@@ -12,8 +12,8 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, UsageError
-from ladder_opt.ladder import Ladders
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
+from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.rounds import Progress, Source, Task, settle
 from ladder_opt.solve.api import solve_frontier_of
 from ladder_opt.solve.price import LadderPrice, price_ladders
@@ -143,7 +143,7 @@ def frontier(
     )
     if task.options.structure != "product":
         raise UsageError(f"--structure: found {task.options.structure!r}, expected 'product' for a frontier")
-    if not task.engine.batches_decodes:
+    if not task.solves:
         raise UsageError(
             f"max_num_seqs: found {task.engine.max_num_seqs}, "
             f"expected {task.engine.min_batched_seqs} or more: batched decode never runs"
@@ -152,7 +152,8 @@ def frontier(
         raise UsageError("--holdout: found a share, expected none for a frontier")
     if task.options.num_seqs or task.options.num_blocks:
         raise UsageError("--num-seqs, --num-blocks: found a pinned axis, expected none for a frontier")
-    last = settle(task, Ladders((), ()))
+    pins, notes = pinned_ladders(task.engine, task.cost, task.options)
+    last = settle(task, pins)
     restarts = task.restarts(last.replay)
     limits = task.options.limits(task.cost)
     ladders, complete = solve_frontier_of(
@@ -160,6 +161,8 @@ def frontier(
         task.engine,
         task.cost,
         guard=limits.guard,
+        pins=pins,
+        target=task.options.target,
         time_limit_seconds=task.options.time_limit_seconds,
         progress=None if progress is None else lambda share: progress("frontier", share),
     )

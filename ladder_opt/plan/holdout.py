@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ladder_opt.errors import UsageError
-from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.ladder import Ladders
+from ladder_opt.plan.baselines import default_of
 from ladder_opt.plan.rounds import Task
 from ladder_opt.solve.price import price_ladders
 from ladder_opt.trace.stream import AnyTrace, TraceStream
@@ -45,7 +46,7 @@ def try_on(task: Task, ladders: Ladders, pins: Ladders) -> dict[str, Any]:
     price = price_ladders(steps, task.engine, task.cost, ladders, restarts=restarts)
     best = task.solve(steps, replay, pins)
     optimum = price.objective_seconds if best is None else best.objective_seconds
-    default = default_ladders(task.engine)
+    default = default_of(task.engine, task.options.target)
     sizes = task.cost.table_sizes()
     return {
         "share": task.options.holdout,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
 from ladder_opt.executor import Executor
+from ladder_opt.ladder import Target
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS, Structure
 from ladder_opt.solve.problem import Limits
 
@@ -22,6 +24,8 @@ class SolveOptions:
     """What a plan is asked to be.
 
     Attributes:
+        target: "plugin": ladders for our vLLM plugin; "spyre-env": for the Spyre plugin's own environment
+            variables, whose block ladder the per-sequence kernel shares.
         structure: "product": two independent ladders, which the vLLM plugin loads; "ragged": a block ladder
             for each num_seqs rung.
         restarts: server starts charged to the traffic; None: its span, times the replicas that serve
@@ -35,10 +39,13 @@ class SolveOptions:
             of it is seen.
         num_seqs: pins the axis where not empty.
         num_blocks: pins the axis where not empty.
+        query_lens: of the per-sequence kernel, for "spyre-env": a list pins them, "default" pins the Spyre
+            plugin's own, "solve" solves for them; None: "solve" where the cost model prices query padding.
         time_limit_seconds: for each solve.
         min_gain: share of the default's objective that a plan has to save to be worth adopting.
     """
 
+    target: Target = "plugin"
     structure: Structure = "product"
     restarts: float | None = None
     uptime_seconds: float | None = None
@@ -49,6 +56,7 @@ class SolveOptions:
     holdout: float | None = None
     num_seqs: Sequence[int] = ()
     num_blocks: Sequence[int] = ()
+    query_lens: Sequence[int] | Literal["default", "solve"] | None = None
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     min_gain: float = DEFAULT_MIN_GAIN
 
@@ -68,6 +76,12 @@ class SolveOptions:
         if self.guard is not None and not 1 <= self.guard < math.inf:
             raise UsageError(f"--guard: found {self.guard}, expected a factor of 1 or more")
 
+        if self.target == "plugin" and self.query_lens is not None:
+            raise UsageError("--query-lens: found with --target plugin, expected with spyre-env alone")
+        if self.target == "spyre-env" and self.structure == "ragged":
+            raise UsageError(
+                "--structure: found ragged, expected product: the Spyre plugin has one block ladder for all"
+            )
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 
@@ -75,15 +89,16 @@ class SolveOptions:
         """The solver's limits: the budget less the start-up that ladders do not change."""
         if self.warmup_budget_seconds is None:
             return Limits(max_variants=self.max_variants, guard=self.guard)
-        if self.warmup_budget_seconds < cost.startup_seconds:
+        startup_seconds = cost.startup_seconds_of(self.target)
+        if self.warmup_budget_seconds < startup_seconds:
             raise UsageError(
                 f"--warmup-budget: found {self.warmup_budget_seconds:g} s, expected more than the "
-                f"start-up's {cost.startup_seconds:g} s"
+                f"start-up's {startup_seconds:g} s"
             )
         return Limits(
             max_variants=self.max_variants,
-            max_compile_seconds=self.warmup_budget_seconds - cost.startup_seconds,
-            startup_seconds=cost.startup_seconds,
+            max_compile_seconds=self.warmup_budget_seconds - startup_seconds,
+            startup_seconds=startup_seconds,
             guard=self.guard,
         )
 

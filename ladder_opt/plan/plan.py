@@ -68,6 +68,24 @@ class PlanSteps(_Part):
     per_sequence: Amount
 
 
+class PlanPadded(_Part):
+    """Something counted as it is and as it is padded."""
+
+    real: Amount
+    padded: Amount
+
+
+class PlanSequences(_Part):
+    """The per-sequence kernel's part, where it shares the block ladder; see `solve.sequence_price`."""
+
+    calls: Amount
+    step_seconds: Amount
+    num_variants: Count
+    compile_seconds: Amount
+    gathers: PlanPadded
+    query_tokens: PlanPadded
+
+
 class PlanPrice(_Part):
     """What ladders cost: the numbers that a plan's result and its baselines share."""
 
@@ -78,12 +96,20 @@ class PlanPrice(_Part):
     num_variants: Count
     gathers: PlanGathers
     steps: PlanSteps
+    sequences: PlanSequences | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_part(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        if written.get("sequences") is None:
+            written.pop("sequences", None)
+        return written
 
 
 class PlanRung(_Part):
     """One rung; see `solve.price.RungValue`."""
 
-    axis: Literal["num_seqs", "num_blocks"]
+    axis: Literal["num_seqs", "num_blocks", "query_lens"]
     rung: Rung
     hits: Amount
     forced: bool
@@ -143,7 +169,7 @@ class PlanHoldout(_Part):
 class PlanAbsentRung(_Part):
     """The rung not in the plan that comes closest to paying for itself; see `solve.price.AbsentRung`."""
 
-    axis: Literal["num_seqs", "num_blocks"]
+    axis: Literal["num_seqs", "num_blocks", "query_lens"]
     rung: Rung
     saves_step_seconds: Number
     costs_seconds: Number
@@ -246,6 +272,7 @@ class Plan(_Part):
     engine: PlanEngine
     num_seqs: tuple[Rung, ...]
     num_blocks: tuple[Rung, ...]
+    query_lens: tuple[Rung, ...] | None = None
     ragged: dict[str, tuple[Rung, ...]] | None = None
     verdict: Verdict
     result: PlanResult
@@ -273,7 +300,38 @@ class Plan(_Part):
             source="ceil(max_model_len / block_size)",
         )
         self._check_ragged(engine)
+        self._check_query_lens()
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent_ladder(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Only plans for the Spyre plugin's variables have query lengths."""
+        written: dict[str, Any] = write(self)
+        if written.get("query_lens") is None:
+            written.pop("query_lens", None)
+        return written
+
+    def _check_query_lens(self) -> None:
+        if (self.query_lens is not None) != (self.target == "spyre-env"):
+            given = "without" if self.query_lens is None else "with"
+            raise InputError(
+                f"target {self.target!r} {given} query_lens",
+                "query_lens where, and only where, the target is 'spyre-env'",
+                column="query_lens",
+            )
+        if self.query_lens is None:
+            return
+        if self.structure == "ragged":
+            raise InputError("'ragged'", "'product' with target 'spyre-env'", column="structure")
+        if self.query_lens[:1] != (1,):
+            raise InputError(f"{list(self.query_lens)}", "a first rung of 1, a decode's", column="query_lens")
+        _check_rungs(
+            "query_lens",
+            self.query_lens,
+            first=1,
+            last=self.engine.max_num_batched_tokens,
+            source="max_num_batched_tokens",
+        )
 
     def _check_ragged(self, engine: Engine) -> None:
         if (self.ragged is not None) != (self.structure == "ragged" and bool(self.num_seqs)):
@@ -307,7 +365,7 @@ class Plan(_Part):
     def ladders(self) -> Ladders:
         """The ladders, ragged ones too."""
         if self.ragged is None:
-            return Ladders(self.num_seqs, self.num_blocks)
+            return Ladders(self.num_seqs, self.num_blocks, query_lens=self.query_lens)
         return Ladders.from_ragged({int(rung): blocks for rung, blocks in self.ragged.items()})
 
     def to_engine(self) -> Engine:

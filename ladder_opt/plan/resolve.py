@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.ladder import Ladders, clamp, default_ladders
+from ladder_opt.ladder import Ladders, clamp, clamp_query_lens, default_ladders
 from ladder_opt.plan.plan import Plan
 
 
@@ -56,17 +56,25 @@ def resolve_plan(plan: Plan | None, engine: Engine, *, path: str | None = None) 
         if default:
             warnings.append("the plan has no num_seqs ladder: the default one is used")
         num_blocks, told = clamp(plan.num_blocks, "num_blocks", engine)
-        return Resolved(Ladders(default, num_blocks), path or "the plan", (*warnings, *told))
+        query_lens, more = _query_lens(plan, engine)
+        ladders = Ladders(default, num_blocks, query_lens=query_lens)
+        return Resolved(ladders, path or "the plan", (*warnings, *told, *more))
     ladders = plan.ladders
     num_seqs, told = clamp(plan.num_seqs, "num_seqs", engine)
     warnings += told
     num_blocks, told = clamp(plan.num_blocks, "num_blocks", engine)
     warnings += told
     if ladders.ragged is None or not num_seqs:
-        return Resolved(Ladders(num_seqs, num_blocks), path or "the plan", tuple(warnings))
+        query_lens, told = _query_lens(plan, engine)
+        ladders = Ladders(num_seqs, num_blocks, query_lens=query_lens)
+        return Resolved(ladders, path or "the plan", (*warnings, *told))
     # A num_seqs rung that the clamp added takes the block ladder of the next rung above it in the plan.
     ragged = {}
     for rung in num_seqs:
         source = min(bisect.bisect_left(plan.num_seqs, rung), len(plan.num_seqs) - 1)
         ragged[rung] = clamp(ladders.blocks_of(source), "num_blocks", engine)[0]
     return Resolved(Ladders.from_ragged(ragged), path or "the plan", tuple(warnings))
+
+
+def _query_lens(plan: Plan, engine: Engine) -> tuple[tuple[int, ...] | None, list[str]]:
+    return (None, []) if plan.query_lens is None else clamp_query_lens(plan.query_lens, engine)

@@ -72,12 +72,17 @@ class Task:
         """Whether the steps depend on the ladders."""
         return not isinstance(self.source, StepHistogram | Replay)
 
+    @property
+    def solves(self) -> bool:
+        """Whether there is any ladder to choose."""
+        return self.engine.batches_decodes or self.options.target == "spyre-env"
+
     def steps_with(self, ladders: Ladders) -> tuple[StepHistogram, Replay | None]:
         """The steps of the traffic on a server with these ladders."""
         if isinstance(self.source, StepHistogram):
             return self.source, None
         if isinstance(self.source, Replay):
-            return self.source.steps, self.source
+            return self.source.all_steps, self.source
         progress = self.progress
         replay = simulate(
             self.source,
@@ -89,9 +94,10 @@ class Task:
             replicas=self.replay_options.replicas,
             weights=self.replay_options.weights,
             executor=self.replay_options.executor,
+            per_sequence=self.options.target == "spyre-env",
             progress=None if progress is None else lambda share: progress("replay", share),
         )
-        return replay.steps, replay
+        return replay.all_steps, replay
 
     def restarts(self, replay: Replay | None) -> float:
         """Server starts to charge."""
@@ -99,7 +105,7 @@ class Task:
 
     def solve(self, steps: StepHistogram, replay: Replay | None, pins: Ladders) -> SolveResult | None:
         """The best ladders for these steps; None where the engine batches nothing."""
-        if not self.engine.batches_decodes:
+        if not self.solves:
             return None
         progress = self.progress
         return solve_ladders(
@@ -109,6 +115,7 @@ class Task:
             restarts=self.restarts(replay),
             limits=self.options.limits(self.cost),
             pins=pins,
+            target=self.options.target,
             structure=self.options.structure,
             time_limit_seconds=self.options.time_limit_seconds,
             progress=None

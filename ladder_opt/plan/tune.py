@@ -12,12 +12,13 @@ from ladder_opt._version import __version__
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
-from ladder_opt.ladder import Ladders, clamp
+from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.baselines import is_within, price_baselines
 from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
+from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
 from ladder_opt.solve.api import Structure, lower_bound
@@ -91,13 +92,14 @@ def tune(
         replay_options=replay_options,
         progress=progress,
     )
-    pins, notes = _pins(task.engine, task.options)
+    pins, notes = pinned_ladders(task.engine, task.cost, task.options)
     task, unseen = split(task)
     last = settle(task, pins)
     solved = last.solved
     ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
     price = price_ladders(last.steps, task.engine, task.cost, ladders, restarts=task.restarts(last.replay))
     notes = [*warnings, *notes, *_replay_warnings(last.replay)]
+    notes += _unrecorded(price)
     if not last.settled:
         notes.append(
             f"after {last.rounds} rounds of replay and solve the ladders do not stand still; "
@@ -148,38 +150,32 @@ def evaluate(
         UsageError: options out of range, or ladders that do not end on the engine's limits.
         InputError: traffic that does not go with the engine, or with a measured table.
     """
+    target: Target = "plugin" if ladders.query_lens is None else "spyre-env"
     task = Task.of(
         source,
         cost=cost,
         engine=engine,
-        options=options,
+        options=replace(options or SolveOptions(), target=target),
         replay_options=replay_options,
         progress=progress,
     )
     _check_top(ladders, task.engine)
     steps, replay = task.steps_with(ladders)
     restarts = task.restarts(replay)
+    price = price_ladders(steps, task.engine, task.cost, ladders, restarts=restarts)
     outcome = _Outcome(
         task=task,
         steps=steps,
         replay=replay,
-        price=price_ladders(steps, task.engine, task.cost, ladders, restarts=restarts),
+        price=price,
         solved=None,
-        lower_bound_seconds=lower_bound(steps, task.engine, task.cost, restarts=restarts),
+        lower_bound_seconds=lower_bound(steps, task.engine, task.cost, restarts=restarts, target=target),
         pins=None,
         limits=Limits(),
-        warnings=[*warnings, *_replay_warnings(replay)],
+        warnings=[*warnings, *_replay_warnings(replay), *_unrecorded(price)],
         rounds={},
     )
     return _assemble(outcome, inputs)
-
-
-def _pins(engine: Engine, options: SolveOptions) -> tuple[Ladders, list[str]]:
-    num_seqs, seqs_notes = clamp(options.num_seqs, "num_seqs", engine) if options.num_seqs else ((), [])
-    num_blocks, block_notes = (
-        clamp(options.num_blocks, "num_blocks", engine) if options.num_blocks else ((), [])
-    )
-    return Ladders(num_seqs, num_blocks), [*seqs_notes, *block_notes]
 
 
 def _check_top(ladders: Ladders, engine: Engine) -> None:
@@ -192,7 +188,7 @@ def _check_top(ladders: Ladders, engine: Engine) -> None:
 
 
 def _judge(price: LadderPrice, default: LadderPrice | None, min_gain: float) -> Verdict:
-    if price.batched_steps == 0 or not price.ladders.num_seqs:
+    if (price.batched_steps == 0 or not price.ladders.num_seqs) and not price.sequences:
         return "not-used"
     if default is None:
         return "adopt"
@@ -230,6 +226,13 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
     return notes
 
 
+def _unrecorded(price: LadderPrice) -> list[str]:
+    if not price.unrecorded_steps:
+        return []
+    steps = f"{price.unrecorded_steps:,.0f} steps run variants that no warm-up records"
+    return [f"{steps}: one iteration reads as many pages as the KV cache has, so they compile while serving"]
+
+
 def _warmup_warnings(options: SolveOptions, price: LadderPrice, replay: Replay | None) -> list[str]:
     """Few starts charged to much traffic buy a warm-up that nobody would wait for."""
     if options.restarts is not None or (replay is None and options.span_seconds is None):
@@ -251,7 +254,7 @@ def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None
 
 def _alternative(task: Task, last: Round, pins: Ladders) -> dict[str, Any] | None:
     """The other structure on the same steps, within the same limits; None where it is not to be had."""
-    if pins.num_blocks:
+    if pins.num_blocks or task.options.target != "plugin":
         return None
     other: Structure = "product" if task.options.structure == "ragged" else "ragged"
     found = _solved_otherwise(task, last, pins, replace(task.options, structure=other))
@@ -316,7 +319,8 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     """Write an outcome down as a plan."""
     task, price, solved = outcome.task, outcome.price, outcome.solved
     ladders = price.ladders
-    baselines = price_baselines(outcome.steps, task.engine, task.cost, restarts=price.restarts)
+    target = task.options.target
+    baselines = price_baselines(outcome.steps, task.engine, task.cost, restarts=price.restarts, target=target)
     default = dict(baselines).get("default")
     if default is not None and not is_within(default, outcome.limits):
         default = None  # not to be had within the limits, so nothing to keep
@@ -330,12 +334,13 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     return Plan.model_validate(
         {
             "schema": PLAN_SCHEMA,
-            "target": "plugin",
+            "target": target,
             "structure": "product" if ladders.ragged is None else "ragged",
             "kernel": task.cost.kernel,
             "engine": task.engine.to_dict(),
             "num_seqs": list(ladders.num_seqs),
             "num_blocks": list(ladders.num_blocks),
+            "query_lens": None if ladders.query_lens is None else list(ladders.query_lens),
             "ragged": None
             if ladders.ragged is None
             else {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()},
@@ -384,11 +389,13 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
 def _asked(task: Task) -> dict[str, Any]:
     """The options of the run; what was left to its default too."""
     options = asdict(task.options)
-    options["num_seqs"], options["num_blocks"] = list(options["num_seqs"]), list(options["num_blocks"])
+    for name in ("num_seqs", "num_blocks", "query_lens"):
+        if not isinstance(options[name], str | None):
+            options[name] = list(options[name])
     options.pop("time_limit_seconds")
     replayed = asdict(task.replay_options) if task.replays_traces else {}
     replayed.pop("executor", None)  # where it ran does not change the plan
-    return {**options, **replayed, "startup_seconds": task.cost.startup_seconds}
+    return {**options, **replayed, "startup_seconds": task.cost.startup_seconds_of(task.options.target)}
 
 
 def _sources(source: Source) -> list[TraceSource]:

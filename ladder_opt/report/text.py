@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.frontier import Frontier
-from ladder_opt.plan.plan import Plan, PlanPadding, PlanPrice, PlanRung
+from ladder_opt.plan.plan import Plan, PlanPadded, PlanPadding, PlanPrice, PlanRung
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text
 
@@ -19,6 +19,7 @@ MIN_WIDTH = 100
 _RUNGS_SHOWN = 8
 _DEAD_SHOWN = 6
 
+_LADDER_NAMES = ("num_seqs", "num_blocks", "query_lens")
 _VERDICTS = {
     "adopt": "adopt: worth loading",
     "keep-default": "keep the default ladders: the plan saves too little to change anything",
@@ -37,7 +38,7 @@ def console(*, stderr: bool = False) -> Console:
 def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
     """All that a person should see of a plan."""
     parts: list[RenderableType] = [_headline(plan), "", _ladders(plan)]
-    if plan.num_seqs and plan.result.steps.batched:
+    if (plan.num_seqs and plan.result.steps.batched) or plan.result.sequences is not None:
         parts += [
             "",
             _comparison(plan),
@@ -64,6 +65,16 @@ def replay_text(replay: Replay) -> RenderableType:
         ("engine steps", f"{replay.engine_steps:,}"),
         ("  with decodes", f"{replay.steps.total_steps:,.0f} in {len(replay.steps):,} cells"),
         ("  prefill only", f"{replay.prefill_only_steps:,}"),
+        *(
+            []
+            if replay.sequences is None
+            else [
+                (
+                    "per-sequence calls",
+                    f"{replay.sequences.total_calls:,.0f} in {len(replay.sequences):,} cells",
+                )
+            ]
+        ),
         ("preemptions", f"{replay.preemptions:,}"),
         ("prefill / decode tokens", f"{replay.prefill_tokens:,} / {replay.decode_tokens:,}"),
         ("busy / idle", f"{duration_text(replay.busy_seconds)} / {duration_text(replay.idle_seconds)}"),
@@ -174,10 +185,11 @@ def _ladders(plan: Plan) -> RenderableType:
         table.add_row("num_blocks", Text(_joined(plan.num_blocks)))
     for rung, blocks in (plan.ragged or {}).items():
         table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
+    if plan.query_lens is not None:
+        table.add_row("query_lens", Text(_joined(plan.query_lens)))
     asked = plan.provenance.asked or {}
     limited = any(
-        asked.get(name)
-        for name in ("max_variants", "warmup_budget_seconds", "guard", "num_seqs", "num_blocks")
+        asked.get(name) for name in ("max_variants", "warmup_budget_seconds", "guard", *_LADDER_NAMES)
     )
     if result.status == "optimal":
         proof = (
@@ -233,10 +245,11 @@ def _comparison(plan: Plan) -> RenderableType:
     startup = asked.get("startup_seconds", 0.0)
     less = f" - {duration_text(startup)} of start-up that no ladder changes" if startup else ""
     starts = f"{plan.result.restarts:.4g} server start{'' if plan.result.restarts == 1 else 's'}"
+    what = "batched decode" if plan.target == "plugin" else "batched decode and per-sequence attention"
     return Group(
         table,
         Text(
-            f"objective = step time of batched decode + {starts} x (warm-up{less}); overpay: pages gathered "
+            f"objective = step time of {what} + {starts} x (warm-up{less}); overpay: pages gathered "
             "above the ragged floor; pow2 to uniform: the Spyre plugin's KV presets as block ladders",
             style="dim",
         ),
@@ -260,12 +273,23 @@ def _waste(plan: Plan) -> RenderableType:
     if default is not None:
         fixable += f"  (default: {default.gathers.padded - default.gathers.ragged_floor:,.0f})"
     table.add_row("padding above it", fixable)
+    calls = plan.result.sequences
+    if calls is not None:
+        table.add_row("per-sequence calls", f"{calls.calls:,.0f}, {duration_text(calls.step_seconds)} in all")
+        table.add_row("  pages padded", _padded(calls.gathers))
+        table.add_row("  query tokens padded", _padded(calls.query_tokens))
+        table.add_row("  variants", f"{calls.num_variants:,} of {plan.result.num_variants:,}")
     return table
+
+
+def _padded(counted: PlanPadded) -> str:
+    share = counted.padded / counted.real - 1 if counted.real else 0.0
+    return f"{counted.padded:,.0f} for {counted.real:,.0f}  ({share:+.1%})"
 
 
 def _rungs(plan: Plan) -> RenderableType:
     lines: list[RenderableType] = []
-    for axis in ("num_seqs", "num_blocks"):
+    for axis in _LADDER_NAMES:
         rungs = [rung for rung in plan.result.rungs if rung.axis == axis]
         earners = sorted((r for r in rungs if not r.forced), key=lambda r: -r.marginal_seconds)
         if earners:
@@ -293,7 +317,8 @@ def _rung_name(rung: PlanRung) -> str:
 
 
 def _forced(rung: PlanRung) -> str:
-    return f"{rung.axis} {_rung_name(rung)} is there for coverage alone: no step is padded to it"
+    what = "call" if rung.axis == "query_lens" else "step"
+    return f"{rung.axis} {_rung_name(rung)} is there for coverage alone: no {what} is padded to it"
 
 
 def _dead(plan: Plan) -> RenderableType:

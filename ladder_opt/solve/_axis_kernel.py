@@ -44,14 +44,14 @@ def _edge(
             )
             row = high - 1
             column = rung
-            opens = below <= min(first_column[row, column], reach[low])
+            opens = below <= min(first_column[row, column], reach[low, column])
         else:
             steps = (cumulative[at, high] - cumulative[at, low]) - (
                 cumulative[below, high] - cumulative[below, low]
             )
             row = rung
             column = high - 1
-            opens = low <= min(first_column[row, column], reach[below])
+            opens = low <= min(first_column[row, column], reach[below, column])
         seconds += steps * step_seconds[row, column]
         if opens:
             seconds += price[row, column]
@@ -78,8 +78,8 @@ def best_ladder(
 
     Args:
         along_rows: True to choose rows given columns, False to choose columns given rows.
-        reach: (rows + 1,) variants of the rows above a position that open above a higher column position
-            than this are never compiled.
+        reach: (rows + 1, columns) variants of the rows above a position that open above a higher column
+            position than this are never compiled.
         lowest_below: (candidates + 1,) the lowest position that may be the rung below each one.
         other: the rungs on the other axis, candidates' indices, ascending.
         chosen: (candidates,), filled with the rungs.
@@ -130,7 +130,7 @@ def best_ladder(
                 for low in range(high):
                     sums[low] += (ahead - below[rung, low]) * t
                 opening = price[row, high - 1]
-                for low in range(min(first_column[row, high - 1], reach[starts[rung]]) + 1):
+                for low in range(min(first_column[row, high - 1], reach[starts[rung], high - 1]) + 1):
                     sums[low] += opening
             lowest = lowest_below[high]
             parent[high] = lowest + np.argmin(sums[lowest:high])

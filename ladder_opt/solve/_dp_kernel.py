@@ -32,7 +32,7 @@ def interval_dp(
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
     lowest_below: NDArray[np.int64],
-    reach: int,
+    reach: NDArray[np.int64],
     extra: NDArray[np.float64],
     best: NDArray[np.float64],
     parent: NDArray[np.int64],
@@ -46,7 +46,7 @@ def interval_dp(
         price: (columns,) seconds a newly opened variant costs.
         first_column: (columns,) lowest column that shares the variant.
         lowest_below: (columns + 1,) the lowest position that may be the rung below each one.
-        reach: variants opened above a position beyond it are never compiled (the KV pool cannot hold them).
+        reach: (columns,) the highest position below each column above which its variant is compiled.
         extra: (columns,) seconds charged for having the rung.
         best: (columns + 1,) f, filled.
         parent: (columns + 1,) the rung below, as a position, filled.
@@ -59,7 +59,7 @@ def interval_dp(
     low = 0
     for c in range(1, columns + 1):
         t = step_seconds[c - 1]
-        opens_from = min(first_column[c - 1], reach) + 1
+        opens_from = min(first_column[c - 1], reach[c - 1]) + 1
         if lowest_below[c] > 0:
             # Lines drop out at the front too, and no stack keeps their envelope: every predecessor is tried.
             value = HUGE
@@ -138,7 +138,7 @@ def ragged_costs(
         price: (rows, columns).
         first_column: (rows, columns).
         lowest_below: (columns + 1,).
-        reach: (rows + 1,), for intervals that start there.
+        reach: (rows + 1, columns), for intervals that start there.
         multipliers: (rows + 1, columns) cumulative over rows: having rung c in the ladder of rows (i, j]
             is charged multipliers[j, c] - multipliers[i, c].
         alive: (rows + 1, rows + 1) whether the interval may be part of a better solution.
@@ -337,7 +337,7 @@ def ragged_solution(
         c = columns
         while c > 0:
             has_rung[i:j, c - 1] = 1.0
-            if parent[c] <= min(first_column[row, c - 1], reach[i]):
+            if parent[c] <= min(first_column[row, c - 1], reach[i, c - 1]):
                 variants += 1
                 seconds += compile_seconds[row, c - 1]
             c = int(parent[c])

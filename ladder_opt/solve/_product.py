@@ -150,7 +150,8 @@ def root_relaxation(incumbent: Incumbent) -> Relaxation:
     rows, _ = incumbent.problem.shape
     return Relaxation(
         min_rungs=1,
-        max_rungs=min(rows, incumbent.max_variants),
+        # Every rung but one (a required one that nothing can reach) has a variant of its own.
+        max_rungs=min(rows, incumbent.max_variants + 1),
         multipliers=np.zeros(incumbent.problem.shape),
         alive=_allowed_intervals(incumbent.problem),
     )

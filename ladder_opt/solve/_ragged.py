@@ -283,7 +283,7 @@ def _price_of(problem: LadderProblem, chain: _Chain) -> tuple[float, int, float]
         step_seconds += float(
             ((steps[columns + 1] - steps[below]) * problem.step_seconds[row, columns]).sum()
         )
-        opens = below <= np.minimum(problem.first_column[row, columns], problem.reach[base])
+        opens = below <= np.minimum(problem.first_column[row, columns], problem.reach[base, columns])
         variants += int(opens.sum())
         compiles += float(problem.compile_seconds[row, columns][opens].sum())
         base = row + 1

@@ -48,7 +48,7 @@ def _add_interval(
     price: NDArray[np.float64],
     first_column: NDArray[np.int64],
     lowest_below: NDArray[np.int64],
-    reach: int,
+    reach: NDArray[np.int64],
     extra: NDArray[np.float64],
     edges: NDArray[np.float64],
     summed: NDArray[np.float64],
@@ -64,7 +64,7 @@ def _add_interval(
         t = step_seconds[j - 1, c - 1]
         opening = price[j - 1, c - 1]
         lowest = lowest_below[c]
-        opens_to = max(lowest, min(first_column[j - 1, c - 1], reach) + 1)
+        opens_to = max(lowest, min(first_column[j - 1, c - 1], reach[c - 1]) + 1)
         least = HUGE
         for a in range(lowest, opens_to):
             seconds = edges[c, a] + ((below[c] - below[a]) * t + opening)
@@ -105,8 +105,8 @@ def next_leaf(
         upward: from the bottom; otherwise from the top.
         price: (rows, columns) seconds that a variant costs, the limits' multipliers included.
         lowest_column: (columns + 1,) the lowest position that may be the rung below each one.
-        reach: (rows + 1,) variants of the rows above a position that open above a higher column position
-            than this are never compiled.
+        reach: (rows + 1, columns) variants of the rows above a position that open above a higher column
+            position than this are never compiled.
         multipliers: (rows + 1, columns) cumulative.
         interval_costs: (rows + 1, rows + 1) at these multipliers and prices.
         to_go: (rows + 2, rows + 1): [d, j] is the cheapest cover of the rows on the open side of position j,

@@ -8,7 +8,7 @@ from typing import Literal
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
-from ladder_opt.ladder import Ladders
+from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.solve.problem import LadderProblem, Limits, build_problem
 from ladder_opt.solve.result import SolveResult
@@ -27,6 +27,7 @@ def solve_ladders(
     restarts: float,
     limits: Limits | None = None,
     pins: Ladders | None = None,
+    target: Target = "plugin",
     structure: Structure = "product",
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     progress: Callable[[float, float], None] | None = None,
@@ -35,24 +36,29 @@ def solve_ladders(
 
     Args:
         steps: the histogram.
-        engine: an engine that batches decodes (max_num_seqs >= min_batched_seqs).
+        engine: an engine that batches decodes (max_num_seqs >= min_batched_seqs), unless for `spyre-env`.
         cost: prices.
         restarts: server starts charged to the histogram.
         limits: hard limits.
         pins: a non-empty ladder on an axis pins it.
+        target: "spyre-env" shares the num_blocks ladder with the per-sequence kernel, whose calls the
+            histogram has to hold, and solves for its query lengths too.
         structure: "product" for two independent ladders, "ragged" for a block ladder for each num_seqs rung.
         time_limit_seconds: when to stop with what is proven so far.
         progress: called with (objective_seconds, lower_bound_seconds) now and then.
 
     Raises:
         SolveError: limits and pins leave no ladder.
+        UsageError: `spyre-env` with ragged ladders, or without calls.
         InputError: the histogram or a measured table does not go with the engine.
         InternalError: the independent check disagrees with the solver.
     """
     from ladder_opt.solve._product import solve_product  # noqa: PLC0415  (numba loads on first use)
 
     limits = limits or Limits()
-    problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins)
+    if target == "spyre-env" and structure == "ragged":
+        raise UsageError("--structure: found ragged, expected product: the Spyre plugin has one block ladder")
+    problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins, target=target)
     if structure == "product":
         _check_limits(problem, limits)
     if structure == "ragged":
@@ -100,7 +106,14 @@ def _check_limits(problem: LadderProblem, limits: Limits) -> None:
         )
 
 
-def lower_bound(steps: StepHistogram, engine: Engine, cost: CostModel, *, restarts: float) -> float:
+def lower_bound(
+    steps: StepHistogram,
+    engine: Engine,
+    cost: CostModel,
+    *,
+    restarts: float,
+    target: Target = "plugin",
+) -> float:
     """Seconds that no pair of ladders can go below: the ragged optimum. 0 where nothing is batched.
 
     Raises:
@@ -108,9 +121,9 @@ def lower_bound(steps: StepHistogram, engine: Engine, cost: CostModel, *, restar
     """
     from ladder_opt.solve._product import ragged_bound  # noqa: PLC0415  (numba loads on first use)
 
-    if not engine.batches_decodes:
+    if not engine.batches_decodes and target == "plugin":
         return 0.0
-    return ragged_bound(build_problem(steps, engine, cost, restarts=restarts))
+    return ragged_bound(build_problem(steps, engine, cost, restarts=restarts, target=target))
 
 
 def solve_frontier_of(
@@ -119,6 +132,8 @@ def solve_frontier_of(
     cost: CostModel,
     *,
     guard: float | None = None,
+    pins: Ladders | None = None,
+    target: Target = "plugin",
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS,
     progress: Callable[[float], None] | None = None,
 ) -> tuple[list[Ladders], bool]:
@@ -132,6 +147,8 @@ def solve_frontier_of(
     """
     from ladder_opt.solve._frontier import solve_frontier  # noqa: PLC0415  (numba)
 
-    problem = build_problem(steps, engine, cost, restarts=1.0, limits=Limits(guard=guard))
+    problem = build_problem(
+        steps, engine, cost, restarts=1.0, limits=Limits(guard=guard), pins=pins, target=target
+    )
     points, complete = solve_frontier(problem, time_limit_seconds=time_limit_seconds, progress=progress)
     return [problem.ladders(point.rows, point.columns) for point in points], complete

@@ -39,18 +39,20 @@ class WorstPadding:
 
 def worst_padding(steps: StepHistogram, engine: Engine, ladders: Ladders) -> tuple[WorstPadding, ...]:
     """For each axis the rung with the largest factor over the smallest size padded to it."""
-    if not ladders.num_seqs:
-        return ()
     batched = steps.batched(engine)
-    seen = (steps.num_seqs[batched], steps.num_blocks[batched])
-    block_ladders = {ladders.blocks_of(index) for index in range(len(ladders.num_seqs))}
-    return (
-        _worst(AXES[0], ladders.num_seqs, engine.min_batched_seqs, seen[0]),
-        max(
-            (_worst(AXES[1], blocks, 1, seen[1]) for blocks in sorted(block_ladders)),
-            key=lambda each: each.factor,
-        ),
-    )
+    seen = steps.num_blocks[batched]
+    worst = []
+    if ladders.num_seqs:
+        worst.append(_worst(AXES[0], ladders.num_seqs, engine.min_batched_seqs, steps.num_seqs[batched]))
+    elif ladders.query_lens is None:
+        return ()
+    block_ladders = {ladders.num_blocks}
+    if ladders.ragged is not None:
+        block_ladders = set(ladders.ragged)
+    if ladders.query_lens is not None and steps.sequences is not None:
+        seen = np.union1d(seen, steps.sequences.num_blocks)
+    of_blocks = (_worst(AXES[1], blocks, 1, seen) for blocks in sorted(block_ladders))
+    return (*worst, max(of_blocks, key=lambda each: each.factor))
 
 
 def _worst(axis: Axis, rungs: tuple[int, ...], smallest: int, seen: NDArray[np.int64]) -> WorstPadding:

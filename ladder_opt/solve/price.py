@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve.sequence_price import SequencePrice, price_sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +50,11 @@ class LadderPrice:
     Attributes:
         ladders: the ladders priced.
         restarts: server starts charged.
-        step_seconds: sum over the batched steps.
-        compile_seconds: sum over distinct variants.
+        step_seconds: sum over the batched steps, and over the calls in `sequences`.
+        compile_seconds: sum over distinct variants, those in `sequences` too.
         warmup_seconds: compile_seconds and the start-up that ladders do not change.
         num_variants: distinct variants of the whole product, dead ones included; none that the KV pool can
-            never hold.
+            never hold. Those in `sequences` count too.
         gathers: pages of the batched steps.
         batched_steps: steps that reach the ladders.
         per_sequence_steps: decode steps below min_batched_seqs.
@@ -61,6 +62,9 @@ class LadderPrice:
         pair_blocks: int64 (rung pairs,), its num_blocks rung.
         hits: float64 (rung pairs,), steps padded to it.
         dead_variants: the lowest rung pair of every variant that no step is padded to.
+        sequences: the per-sequence kernel's part, where it shares the num_blocks ladder.
+        unrecorded_steps: steps padded to a variant that no recorder compiles, since one iteration of it reads
+            as many pages as the KV cache has.
     """
 
     ladders: Ladders
@@ -76,6 +80,8 @@ class LadderPrice:
     pair_blocks: NDArray[np.int64]
     hits: NDArray[np.float64]
     dead_variants: tuple[tuple[int, int], ...]
+    sequences: SequencePrice | None = None
+    unrecorded_steps: float = 0.0
 
     @property
     def objective_seconds(self) -> float:
@@ -100,7 +106,7 @@ class LadderPrice:
                 "batched": self.batched_steps,
                 "per_sequence": self.per_sequence_steps,
             },
-        }
+        } | ({} if self.sequences is None else {"sequences": self.sequences.to_dict()})
 
 
 def price_ladders(
@@ -123,7 +129,7 @@ def price_ladders(
     batched = steps.batched(engine)
     _check_covers(steps, batched, ladders)
     weight = steps.steps[batched]
-    pairs = _rung_pairs(ladders, engine)
+    pairs = _rung_pairs(ladders, engine, cost.geometry)
     hits = _hits(steps, batched, ladders)
     step_seconds = padded = compile_seconds = 0.0
     variants = 0
@@ -140,12 +146,18 @@ def price_ladders(
         prices = cost.variant_compile_seconds(pairs.seqs, pairs.blocks)
         compile_seconds = float(prices[first[compiled]].sum())
         dead = tuple((int(pairs.seqs[at]), int(pairs.blocks[at])) for at in np.sort(first[compiled & ~used]))
+    sequences = price_sequences(steps.sequences, engine, cost, ladders)
+    if sequences is not None:
+        step_seconds += sequences.step_seconds
+        compile_seconds += sequences.compile_seconds
+        variants += sequences.num_variants
+    startup_seconds = cost.startup_seconds_of("plugin" if sequences is None else "spyre-env")
     return LadderPrice(
         ladders=ladders,
         restarts=restarts,
         step_seconds=step_seconds,
         compile_seconds=compile_seconds,
-        warmup_seconds=cost.startup_seconds + compile_seconds,
+        warmup_seconds=startup_seconds + compile_seconds,
         num_variants=variants,
         gathers=Gathers(
             real=float(steps.real_gathers()[batched].sum()),
@@ -158,6 +170,8 @@ def price_ladders(
         pair_blocks=pairs.blocks,
         hits=hits,
         dead_variants=dead,
+        sequences=sequences,
+        unrecorded_steps=float(hits[~pairs.held].sum()) if len(hits) else 0.0,
     )
 
 
@@ -173,7 +187,7 @@ def _check_covers(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Lad
 
 def distinct_variants(ladders: Ladders, engine: Engine, kernel: Kernel) -> int:
     """Variants that warm-up compiles for ladders: distinct ones, none that the KV pool can never hold."""
-    pairs = _rung_pairs(ladders, engine)
+    pairs = _rung_pairs(ladders, engine, kernel)
     return len(np.unique(kernel.variant_key(pairs.seqs, pairs.blocks)[pairs.held]))
 
 
@@ -181,9 +195,10 @@ def distinct_variants(ladders: Ladders, engine: Engine, kernel: Kernel) -> int:
 class _RungPairs:
     """Every rung pair of ladders, num_seqs rung by num_seqs rung.
 
-    `held` says whether the KV pool holds even the smallest batch padded there: one sequence more than the
-    rung below holds, one of them a block longer than the block rung below, the others of one block. The
-    other pairs never occur.
+    `held` says whether the pair's variant may be compiled. For that, the KV pool has to hold the smallest
+    batch padded there: one sequence more than the rung below holds, one of them a block longer than the
+    block rung below, the others of one block. The Spyre plugin's own recorder does not ask for that. Nor may
+    one iteration read as many pages as there are.
     """
 
     seqs: NDArray[np.int64]
@@ -191,7 +206,7 @@ class _RungPairs:
     held: NDArray[np.bool_]
 
 
-def _rung_pairs(ladders: Ladders, engine: Engine) -> _RungPairs:
+def _rung_pairs(ladders: Ladders, engine: Engine, kernel: Kernel) -> _RungPairs:
     seqs: list[int] = []
     blocks: list[int] = []
     needed: list[int] = []
@@ -202,11 +217,11 @@ def _rung_pairs(ladders: Ladders, engine: Engine) -> _RungPairs:
         blocks += ladder
         needed += [others + below + 1 for below in (0, *ladder[:-1])]
         others = rung
-    return _RungPairs(
-        np.array(seqs, np.int64),
-        np.array(blocks, np.int64),
-        np.array(needed, np.int64) <= engine.usable_kv_blocks,
-    )
+    pairs = np.array(seqs, np.int64), np.array(blocks, np.int64)
+    held = kernel.entries(*pairs) < engine.num_pages
+    if ladders.query_lens is None:
+        held &= np.array(needed, np.int64) <= engine.usable_kv_blocks
+    return _RungPairs(*pairs, held)
 
 
 def _hits(steps: StepHistogram, batched: NDArray[np.bool_], ladders: Ladders) -> NDArray[np.float64]:
@@ -227,9 +242,9 @@ class RungValue:
     """One rung of a plan.
 
     Attributes:
-        axis: num_seqs or num_blocks.
+        axis: num_seqs, num_blocks or query_lens.
         rung: its size.
-        hits: steps padded to it.
+        hits: batched steps padded to it; calls of the per-sequence kernel for a query length.
         forced: it is there whatever it earns: the engine's limit, or pinned.
         marginal_seconds: what the objective would lose without it; 0 for the top rung, which cannot go.
         of_num_seqs: of ragged ladders, the num_seqs rung whose block ladder it is in.
@@ -254,19 +269,16 @@ def value_rungs(
     """What each rung of priced ladders earns: the ladders are priced again without it."""
     values = []
     for axis, rung, of_num_seqs, without in _removals(price.ladders):
-        here = price.pair_seqs == rung if axis == "num_seqs" else price.pair_blocks == rung
-        if of_num_seqs is not None:
-            here &= price.pair_seqs == of_num_seqs
         marginal = 0.0
         if without is not None:
             other = price_ladders(steps, engine, cost, without, restarts=price.restarts)
             marginal = other.objective_seconds - price.objective_seconds
-        is_pinned = bool(pinned and (pinned.num_seqs if axis == "num_seqs" else pinned.num_blocks))
+        is_pinned = bool(pinned and getattr(pinned, axis))
         values.append(
             RungValue(
                 axis=axis,
                 rung=rung,
-                hits=float(price.hits[here].sum()),
+                hits=_rung_hits(price, axis, rung, of_num_seqs),
                 forced=without is None or is_pinned,
                 marginal_seconds=marginal,
                 of_num_seqs=of_num_seqs,
@@ -275,12 +287,21 @@ def value_rungs(
     return tuple(values)
 
 
+def _rung_hits(price: LadderPrice, axis: str, rung: int, of_num_seqs: int | None) -> float:
+    if axis == "query_lens" and price.sequences is not None and price.ladders.query_lens is not None:
+        return float(price.sequences.hits[:, price.ladders.query_lens.index(rung)].sum())
+    here = price.pair_seqs == rung if axis == "num_seqs" else price.pair_blocks == rung
+    if of_num_seqs is not None:
+        here &= price.pair_seqs == of_num_seqs
+    return float(price.hits[here].sum())
+
+
 @dataclass(frozen=True, kw_only=True)
 class AbsentRung:
     """The rung not in the ladders that would come closest to paying for itself.
 
     Attributes:
-        axis: num_seqs or num_blocks.
+        axis: num_seqs, num_blocks or query_lens.
         rung: its size.
         saves_step_seconds: step seconds that adding it would save.
         costs_seconds: what its compiles would be charged.
@@ -299,21 +320,19 @@ def best_absent_rung(
 ) -> AbsentRung | None:
     """Try every rung that two independent ladders lack; None for ragged ladders, or where none is lacking."""
     ladders = price.ladders
-    if ladders.ragged is not None or not ladders.num_seqs:
+    if ladders.ragged is not None or not (ladders.num_seqs or ladders.query_lens):
         return None
-    sizes = cost.table_sizes()
+    sizes = cost.table_sizes() or (range(engine.max_num_seqs), range(1, engine.max_num_blocks))
     best: AbsentRung | None = None
-    for axis, rungs, smallest, measured in (
-        ("num_seqs", ladders.num_seqs, engine.min_batched_seqs, sizes and sizes[0]),
-        ("num_blocks", ladders.num_blocks, 1, sizes and sizes[1]),
+    for axis, rungs, candidates in (
+        ("num_seqs", ladders.num_seqs, [size for size in sizes[0] if size >= engine.min_batched_seqs]),
+        ("num_blocks", ladders.num_blocks, sizes[1]),
+        ("query_lens", ladders.query_lens or (), _query_candidates(steps, engine)),
     ):
-        for rung in range(smallest, rungs[-1]):
-            if rung in rungs or (measured is not None and rung not in measured):
+        for rung in candidates:
+            if not rungs or rung in rungs or rung > rungs[-1]:
                 continue
-            more = tuple(sorted((*rungs, rung)))
-            trial = (
-                Ladders(more, ladders.num_blocks) if axis == "num_seqs" else Ladders(ladders.num_seqs, more)
-            )
+            trial = _with_rungs(ladders, axis, tuple(sorted((*rungs, rung))))
             other = price_ladders(steps, engine, cost, trial, restarts=price.restarts)
             found = AbsentRung(
                 axis=axis,
@@ -327,33 +346,39 @@ def best_absent_rung(
     return best
 
 
+def _query_candidates(steps: StepHistogram, engine: Engine) -> list[int]:
+    """Query lengths that occur, and whole blocks: any other is no better than one of these below it."""
+    if steps.sequences is None:
+        return []
+    top = engine.max_num_batched_tokens
+    blocks = np.arange(engine.block_size, top, engine.block_size)
+    return [int(size) for size in np.union1d(steps.sequences.query_len, blocks)]
+
+
+def _with_rungs(ladders: Ladders, axis: str, rungs: tuple[int, ...]) -> Ladders:
+    return replace(ladders, **{axis: rungs})  # type: ignore[arg-type]  # of these axes all are tuples
+
+
 def _loss(rung: AbsentRung) -> float:
     return rung.costs_seconds - rung.saves_step_seconds
 
 
 def _removals(ladders: Ladders) -> Iterator[tuple[str, int, int | None, Ladders | None]]:
     """(axis, rung, its num_seqs rung where ragged, the ladders without it or None where it cannot go)."""
+    if ladders.ragged is None:
+        for axis in ("num_seqs", "num_blocks", "query_lens"):
+            rungs = getattr(ladders, axis) or ()
+            for index, rung in enumerate(rungs):
+                # A decode is a query of 1, and the recorder only knows the lengths listed.
+                has_to_stay = index == len(rungs) - 1 or (axis == "query_lens" and not index)
+                rest = rungs[:index] + rungs[index + 1 :]
+                yield axis, rung, None, None if has_to_stay else _with_rungs(ladders, axis, rest)
+        return
     seqs = ladders.num_seqs
     for index, rung in enumerate(seqs):
-        is_top = index == len(seqs) - 1
-        rest = seqs[:index] + seqs[index + 1 :]
-        if ladders.ragged is None:
-            yield "num_seqs", rung, None, None if is_top else Ladders(rest, ladders.num_blocks)
-        else:
-            kept = ladders.blocks_by_rung()
-            del kept[rung]
-            yield "num_seqs", rung, None, None if is_top else Ladders.from_ragged(kept)
-    if ladders.ragged is None:
-        blocks = ladders.num_blocks
-        for index, rung in enumerate(blocks):
-            is_top = index == len(blocks) - 1
-            yield (
-                "num_blocks",
-                rung,
-                None,
-                None if is_top else Ladders(seqs, blocks[:index] + blocks[index + 1 :]),
-            )
-        return
+        kept = ladders.blocks_by_rung()
+        del kept[rung]
+        yield "num_seqs", rung, None, None if index == len(seqs) - 1 else Ladders.from_ragged(kept)
     for row, of_num_seqs in enumerate(seqs):
         blocks = ladders.ragged[row]
         for index, rung in enumerate(blocks):

@@ -19,13 +19,18 @@ its rungs in the ladder.
 **KV pool.** The smallest batch padded to (j, c) has s_i + 1 sequences, one of them with m_a + 1 blocks and
 the others with one: it needs s_i + m_a + 1 blocks. Where the pool has fewer, no batch is ever padded
 there, and the variant is neither compiled nor counted. With a the rung below the *lowest* rung of a variant
-this decides for the whole variant, since higher rungs need more. `reach[i]` is the highest position a that
-still fits.
+this decides for the whole variant, since higher rungs need more. `reach[i, c]` is the highest position a
+that still fits. Nor is a variant compiled whose entries (pages that one iteration reads) reach the number of
+pages: its `first_column` is -1, below every position.
+
+**Query rows.** With target `spyre-env` the per-sequence kernel shares the block ladder; its query lengths are
+further rows, below those of batched decode (`_rows`).
 
 **Guard.** With a guard R, a rung may be at most R times the smallest size padded to it: m_c <= R * (m_a + 1),
 and the same for rows. `lowest_column[c]` and `lowest_row[j]` are the lowest positions allowed below.
 
-**Reductions** (`_useful_columns`, `_useful_rows`), each by moving a rung down without raising any term:
+**Reductions** (`_rows.useful_columns`, `_rows.useful_rows`), each by moving a rung down without raising any
+term:
 
 * A column c with no steps in (m_{c-1}, m_c] is left out if in every row its step and compile are no cheaper
   than those of c-1, and wherever c+1 shares c's variant it shares c-1's too. *Proof.* Take a ladder that
@@ -33,12 +38,15 @@ and the same for rows. `lowest_column[c]` and `lowest_row[j]` are the lowest pos
   between. The variant at c-1 costs no more than the one at c; variants below are shared at c-1 whenever they
   were at c (they start no higher); and the next rung up pays a compile afterwards only if it did before,
   by the last condition.
-* A row r with no steps in (s_{r-1}, s_r] is left out if for every column step and compile are no cheaper
-  than in r-1 and every variant of row r-1 starts no higher than that of row r at the same column. *Proof.*
-  The same move: with variants starting no higher, the rungs of any M open no more variants in row r-1,
-  and each of them is no dearer.
+  Where sequences of m_{c-1} blocks are long enough for a query length, those of m_c are too: the move
+  brings no per-sequence variant about.
+* A row r that is not required, with no steps in (s_{r-1}, s_r], is left out if for every column step and
+  compile are no cheaper than in r-1, every variant of row r-1 starts no higher than that of row r at the
+  same column, and the rung above would find the same variants to open above r-1 as above r (`reach`; the
+  shortest query that is padded to it gets shorter). *Proof.* The same move: with variants starting no higher,
+  the rungs of any M open no more variants in row r-1, and each of them is no dearer.
 
-Both are left undone under a guard or with a pool that is short somewhere, where a move can break a limit.
+Both are left undone under a guard, or where the pool is short anywhere: there a move can break a limit.
 Moves are chained from the top down, so a run of useless candidates falls onto the one below it. Gathers are
 not monotone in s (32 // s jumps), which is why rows are compared as they are and never assumed useless.
 """
@@ -46,7 +54,7 @@ not monotone in s (32 // s jumps), which is why rows are compared as they are an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,14 +62,16 @@ from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
-from ladder_opt.errors import InputError, InternalError, SolveError, UsageError
-from ladder_opt.ladder import Ladders
+from ladder_opt.errors import InputError, SolveError, UsageError
+from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve._rows import Rows, batched_rows, query_rows, stacked, useful_columns, useful_rows
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _MAX_ROWS = 4096  # intervals of rows are counted by its square
+QUERY_GRAIN_TOKENS = 64  # query lengths are solved for in whole steps of this; see docs/design/0007
 _RELATIVE_SLACK = 1e-9  # a budget of 600 s holds 42 variants that take 14.2857142857 s each
 
 
@@ -104,14 +114,16 @@ class LadderProblem:
         step_seconds: float64 (rows, columns), a step at the rung pair.
         compile_seconds: float64 (rows, columns), the compile of the rung pair's variant.
         first_column: int64 (rows, columns), the lowest column that shares the variant.
-        reach: int64 (rows + 1,), by the position below a row: the highest position of the column below at
-            which the KV pool still holds a batch; -1 for none. A position p is candidate p - 1; 0 is none.
+        reach: int64 (rows + 1, columns), by the position below a row: the highest position of the column
+            below at which a variant of the column opens; -1 for none. A position p is candidate p - 1; 0 is
+            none.
         lowest_row: int64 (rows + 1,), by position: the lowest position that may be the rung below.
         lowest_column: int64 (columns + 1,), the same for columns.
         restarts: server starts that compiles are charged for.
         limits: hard limits.
         rows_pinned: whether every row has to be a rung.
         columns_pinned: whether every column has to be a rung.
+        num_query_rows: the first so many rows are query lengths of the per-sequence kernel; see `_rows`.
     """
 
     rows: Integers
@@ -127,6 +139,7 @@ class LadderProblem:
     limits: Limits
     rows_pinned: bool
     columns_pinned: bool
+    num_query_rows: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -141,7 +154,7 @@ class LadderProblem:
     def opens(self, rows: Integers, columns: Integers) -> NDArray[np.bool_]:
         """Whether each rung pair of ladders (candidates' indices) is the lowest of a compiled variant."""
         below = np.r_[0, columns[:-1] + 1][None, :]  # positions
-        reach = self.reach[np.r_[0, rows[:-1] + 1]][:, None]
+        reach = self.reach[np.r_[0, rows[:-1] + 1]][:, columns]
         opens: NDArray[np.bool_] = below <= np.minimum(self.first_column[np.ix_(rows, columns)], reach)
         return opens
 
@@ -159,8 +172,11 @@ class LadderProblem:
 
     def ladders(self, rows: Sequence[int] | Integers, columns: Sequence[int] | Integers) -> Ladders:
         """Candidates' indices as ladders."""
+        queries = tuple(int(self.rows[row]) for row in rows if row < self.num_query_rows)
         return Ladders(
-            tuple(int(self.rows[row]) for row in rows), tuple(int(self.columns[column]) for column in columns)
+            tuple(int(self.rows[row]) for row in rows if row >= self.num_query_rows),
+            tuple(int(self.columns[column]) for column in columns),
+            query_lens=queries or None,
         )
 
     def objective(self, rows: Integers, columns: Integers) -> float:
@@ -177,78 +193,130 @@ def build_problem(
     restarts: float,
     limits: Limits | None = None,
     pins: Ladders | None = None,
+    target: Target = "plugin",
 ) -> LadderProblem:
-    """Set the problem up for an engine that batches decodes.
+    """Set the problem up.
 
     Args:
-        steps: the histogram; rows below min_batched_seqs do not count.
-        engine: the limits that the top rungs are.
+        steps: the histogram; rows below min_batched_seqs do not count. With target `spyre-env` it holds the
+            calls of the per-sequence kernel too.
+        engine: the limits that the top rungs are; one that batches decodes, unless for `spyre-env`.
         cost: prices.
         restarts: server starts charged to the histogram, >= 0.
         limits: hard limits.
         pins: a non-empty ladder on an axis pins it.
+        target: `spyre-env` shares the num_blocks ladder with the per-sequence kernel.
 
     Raises:
-        UsageError: `restarts` is negative or not finite.
+        UsageError: `restarts` is negative or not finite, or calls are not known.
         InputError: a step is beyond the engine's limits, or a measured table lacks the top rungs.
         SolveError: pinned rungs, or a measured table's sizes, cannot keep the guard.
     """
     if not (math.isfinite(restarts) and restarts >= 0):
         raise UsageError(f"--restarts: found {restarts}, expected a number of 0 or more")
     limits = limits or Limits()
-    pinned_rows = pins.num_seqs if pins else ()
-    pinned_columns = pins.num_blocks if pins else ()
-    rows, columns = _candidates(engine, cost)
-    if pinned_rows:
-        rows = np.array(pinned_rows, np.int64)
-    if pinned_columns:
-        columns = np.array(pinned_columns, np.int64)
-    grid = steps.to_grid(engine)
-    totals = grid.cumsum(0).cumsum(1)
-    step_seconds = cost.batched_step_seconds(rows[:, None], columns[None, :])
-    compile_seconds = cost.variant_compile_seconds(rows[:, None], columns[None, :])
-    first = _first_sharing(cost.geometry.variant_key(rows[:, None], columns[None, :]))
-    weights = np.diff(np.diff(totals[np.r_[0, rows]][:, np.r_[0, columns]], axis=0), axis=1)
+    traffic = _Traffic(steps, engine, cost, target, pins or Ladders((), ()))
+    rows, columns = traffic.rows, traffic.columns
+    queries = len(rows[0])
+    parts = traffic.build(rows, columns)
     pool_is_short = engine.max_num_seqs - 1 + engine.max_num_blocks > engine.usable_kv_blocks
-    reducible = limits.guard is None and not pool_is_short
-    if reducible and not pinned_columns:
-        keep = _useful_columns(weights, step_seconds, compile_seconds, first)
-        columns, step_seconds, compile_seconds = (
-            columns[keep],
-            step_seconds[:, keep],
-            compile_seconds[:, keep],
-        )
-        first = _first_sharing(cost.geometry.variant_key(rows[:, None], columns[None, :]))
-        weights = np.diff(np.diff(totals[np.r_[0, rows]][:, np.r_[0, columns]], axis=0), axis=1)
-    if reducible and not pinned_rows:
-        keep = _useful_rows(weights, step_seconds, compile_seconds, first)
-        rows, step_seconds, compile_seconds, first = (
-            rows[keep],
-            step_seconds[keep],
-            compile_seconds[keep],
-            first[keep],
-        )
-    if len(rows) > _MAX_ROWS:
+    if limits.guard is None and not pool_is_short and not (parts.first_column < 0).any():
+        if not traffic.columns_pinned:
+            columns = columns[useful_columns(parts)]
+            parts = traffic.build(rows, columns)
+        keep = useful_rows(parts, queries)
+        rows = rows[0][keep[keep < queries]], rows[1][keep[keep >= queries] - queries]
+        queries = len(rows[0])
+        parts = traffic.build(rows, columns)
+    if len(parts.sizes) > _MAX_ROWS:
         raise UsageError(
-            f"max_num_seqs: found {len(rows)} batch sizes to choose from, expected at most {_MAX_ROWS}"
+            f"max_num_seqs: found {len(parts.sizes)} batch sizes to choose from, expected at most {_MAX_ROWS}"
         )
+    below_seqs = queries + _lowest_below(rows[1], engine.min_batched_seqs - 1, limits.guard)[1:]
     problem = LadderProblem(
-        rows=rows,
+        rows=parts.sizes,
         columns=columns,
-        cumulative=np.ascontiguousarray(totals[np.r_[0, rows]][:, np.r_[0, columns]]),
-        step_seconds=np.ascontiguousarray(step_seconds),
-        compile_seconds=np.ascontiguousarray(compile_seconds),
-        first_column=np.ascontiguousarray(first),
-        reach=_reach(rows, columns, engine),
-        lowest_row=_lowest_below(rows, engine.min_batched_seqs - 1, limits.guard),
+        cumulative=np.ascontiguousarray(parts.cumulative),
+        step_seconds=np.ascontiguousarray(parts.step_seconds),
+        compile_seconds=np.ascontiguousarray(parts.compile_seconds),
+        first_column=np.ascontiguousarray(parts.first_column),
+        reach=np.concatenate((parts.reach, np.full((1, len(columns)), -1))),
+        lowest_row=np.maximum(
+            _nearest_required(parts.required), np.r_[np.zeros(queries + 1, int), below_seqs]
+        ),
         lowest_column=_lowest_below(columns, 0, limits.guard),
         restarts=float(restarts),
-        limits=_as_count_where_equal(limits, compile_seconds),
-        rows_pinned=bool(pinned_rows),
-        columns_pinned=bool(pinned_columns),
+        limits=_as_count_where_equal(limits, parts.compile_seconds),
+        rows_pinned=traffic.rows_pinned,
+        columns_pinned=traffic.columns_pinned,
+        num_query_rows=queries,
     )
     _check_guard(problem, limits.guard)
     return problem
+
+
+class _Traffic:
+    """What a problem is built from, for any choice of candidates."""
+
+    def __init__(
+        self, steps: StepHistogram, engine: Engine, cost: CostModel, target: Target, pins: Ladders
+    ) -> None:
+        self._engine, self._cost, self._target, self._pins = engine, cost, target, pins
+        self._calls = steps.sequences
+        if target == "spyre-env" and self._calls is None:
+            raise UsageError("--target: found spyre-env without calls of the per-sequence kernel")
+        self._totals = steps.to_grid(engine).cumsum(0).cumsum(1)
+        seqs, columns = _candidates(engine, cost)
+        if pins.num_seqs:
+            seqs = np.array(pins.num_seqs, np.int64)
+        queries = np.zeros(0, np.int64)
+        if target == "spyre-env":
+            queries = np.array(pins.query_lens or _query_candidates(engine, cost), np.int64)
+        self.rows = queries, seqs
+        self.columns = np.array(pins.num_blocks, np.int64) if pins.num_blocks else columns
+        self.columns_pinned = bool(pins.num_blocks)
+        self.rows_pinned = bool(pins.num_seqs) and (target == "plugin" or bool(pins.query_lens))
+
+    def build(self, rows: tuple[Integers, Integers], columns: Integers) -> Rows:
+        """Rows for candidate query lengths (none for the plugin) and num_seqs rungs."""
+        queries, seqs = rows
+        batched = batched_rows(
+            self._totals,
+            seqs,
+            columns,
+            self._engine,
+            self._cost,
+            pinned=bool(self._pins.num_seqs),
+            any_variant=self._target == "spyre-env",
+        )
+        if self._target == "plugin" or self._calls is None:
+            return batched
+        calls = query_rows(
+            self._calls, queries, columns, self._engine, self._cost, pinned=bool(self._pins.query_lens)
+        )
+        return stacked(calls, batched)
+
+
+def _query_candidates(engine: Engine, cost: CostModel) -> list[int]:
+    """A decode's length, multiples of the grain, and the limit, which the plugin appends to any list.
+
+    Where query padding costs nothing, a length in between only adds variants: whatever is padded to it could
+    go to the next one, and a variant that the next one then needs (m blocks hold its shortest query) is one
+    that is no longer needed for the length left out.
+    """
+    top = engine.max_num_batched_tokens
+    longest = min(engine.max_model_len + QUERY_GRAIN_TOKENS, top)
+    between: Iterable[int] = range(QUERY_GRAIN_TOKENS, longest, QUERY_GRAIN_TOKENS)
+    if cost.per_sequence is None or not cost.per_sequence.per_query_gather:
+        between = ()
+    return sorted({1, *between, top})
+
+
+def _nearest_required(required: NDArray[np.bool_]) -> Integers:
+    """By position: the position of the last required row below it, 0 for none."""
+    positions = np.where(required, np.arange(1, len(required) + 1), 0)
+    nearest: Integers = np.r_[0, 0, np.maximum.accumulate(positions)[:-1]].astype(np.int64)
+    return nearest
 
 
 def _candidates(engine: Engine, cost: CostModel) -> tuple[Integers, Integers]:
@@ -270,46 +338,6 @@ def _candidates(engine: Engine, cost: CostModel) -> tuple[Integers, Integers]:
     return rows, columns
 
 
-def _first_sharing(keys: Integers) -> Integers:
-    """Lowest column of each column's variant; refuses a geometry the solver's sums would misprice."""
-    rows, columns = keys.shape
-    opens = np.ones((rows, columns), bool)
-    opens[:, 1:] = keys[:, 1:] != keys[:, :-1]
-    first = np.maximum.accumulate(np.where(opens, np.arange(columns)[None, :], 0), axis=1)
-    if int(opens.sum()) != len(np.unique(keys)):
-        raise InternalError(
-            "the kernel's variants are not consecutive in num_blocks, or shared between num_seqs"
-        )
-    return first.astype(np.int64)
-
-
-def _useful_columns(weights: Floats, step: Floats, price: Floats, first: Integers) -> NDArray[np.intp]:
-    columns = weights.shape[1]
-    keep = np.ones(columns, bool)
-    for c in range(1, columns - 1):
-        if weights[:, c].any():
-            continue
-        shared_above = first[:, c + 1] <= c
-        keep[c] = not (
-            (step[:, c - 1] <= step[:, c]).all()
-            and (price[:, c - 1] <= price[:, c]).all()
-            and (first[shared_above, c + 1] <= c - 1).all()
-        )
-    return np.flatnonzero(keep)
-
-
-def _useful_rows(weights: Floats, step: Floats, price: Floats, first: Integers) -> NDArray[np.intp]:
-    rows = weights.shape[0]
-    keep = np.ones(rows, bool)
-    for r in range(1, rows - 1):
-        keep[r] = weights[r].any() or not (
-            (step[r - 1] <= step[r]).all()
-            and (price[r - 1] <= price[r]).all()
-            and (first[r - 1] <= first[r]).all()
-        )
-    return np.flatnonzero(keep)
-
-
 def _as_count_where_equal(limits: Limits, compile_seconds: Floats) -> Limits:
     """A budget in seconds over variants of one price is a limit on their number, which solves faster."""
     budget = limits.max_compile_seconds
@@ -327,13 +355,6 @@ def _as_count_where_equal(limits: Limits, compile_seconds: Floats) -> Limits:
     return replace(limits, max_variants=count, max_compile_seconds=None) if count >= 1 else limits
 
 
-def _reach(rows: Integers, columns: Integers, engine: Engine) -> Integers:
-    below = np.r_[engine.min_batched_seqs - 1, rows]  # sequences below the smallest batch, by position
-    blocks = engine.usable_kv_blocks - below - 1  # the most blocks below the longest sequence's
-    reach: Integers = np.searchsorted(np.r_[0, columns], blocks, side="right").astype(np.int64) - 1
-    return reach
-
-
 def _lowest_below(rungs: Integers, start: int, guard: float | None) -> Integers:
     lowest = np.zeros(len(rungs) + 1, np.int64)
     if guard is not None:
@@ -345,8 +366,9 @@ def _lowest_below(rungs: Integers, start: int, guard: float | None) -> Integers:
 
 def _check_guard(problem: LadderProblem, guard: float | None) -> None:
     """Pinned rungs have to keep the guard, and a measured table's sizes have to leave a way to keep it."""
+    queries = problem.num_query_rows
     for axis, pinned, rungs, lowest in (
-        ("num_seqs", problem.rows_pinned, problem.rows, problem.lowest_row),
+        ("num_seqs", problem.rows_pinned, problem.rows[queries:], problem.lowest_row[queries:] - queries),
         ("num_blocks", problem.columns_pinned, problem.columns, problem.lowest_column),
     ):
         # No candidate is allowed below this one; among pinned rungs the one just below has to be.

@@ -34,16 +34,50 @@ def price_plain(
         step_seconds += weight * _step_seconds(cost, s, m)
     variants: dict[tuple[int, ...], float] = {}
     usable = math.inf if engine.num_kv_blocks is None else engine.num_kv_blocks - 1
+    spyre_records = ladders.query_lens is not None
     fewest_seqs = engine.min_batched_seqs
     for s in ladders.num_seqs:
         fewest_blocks = 1
         for m in _blocks_of(ladders, s):
             # The smallest batch padded to (s, m): one sequence of fewest_blocks, the others of one block.
-            if fewest_blocks + (fewest_seqs - 1) <= usable:
+            occurs = spyre_records or fewest_blocks + (fewest_seqs - 1) <= usable
+            if occurs and _entries(cost.kernel, s, m) <= usable:
                 variants.setdefault(_shape(cost.kernel, s, m)[0], _compile_seconds(cost, s, m))
             fewest_blocks = m + 1
         fewest_seqs = s + 1
+    if ladders.query_lens is not None:
+        step_seconds += _price_calls(steps, cost, ladders, ladders.query_lens)
+        shortest = 1
+        for q in ladders.query_lens:
+            for m in ladders.num_blocks:
+                if m * engine.block_size >= shortest and m - 1 <= usable:
+                    variants[0, q, m] = _sequence_compile_seconds(cost, m)
+            shortest = q + 1
     return step_seconds, math.fsum(variants.values()), len(variants)
+
+
+def _price_calls(
+    steps: StepHistogram, cost: CostModel, ladders: Ladders, query_lens: tuple[int, ...]
+) -> float:
+    calls = steps.sequences
+    if calls is None:
+        raise InternalError("no calls to price query lengths with")
+    per_query_gather = cost.per_sequence.per_query_gather if cost.per_sequence else 0.0
+    seconds = 0.0
+    for b, length, weight in zip(
+        calls.num_blocks.tolist(), calls.query_len.tolist(), calls.calls.tolist(), strict=True
+    ):
+        m = min(rung for rung in ladders.num_blocks if rung >= b)
+        q = min(rung for rung in query_lens if rung >= length)
+        seconds += weight * m * (cost.replay_seconds.per_sequence_gather + per_query_gather * q)
+    return seconds
+
+
+def _sequence_compile_seconds(cost: CostModel, m: int) -> float:
+    terms = cost.compile_seconds
+    if cost.per_sequence is not None and cost.per_sequence.compile_seconds is not None:
+        terms = cost.per_sequence.compile_seconds
+    return cost.graphs_per_variant * (terms.base + terms.per_iteration * m + terms.per_iteration_sq * m * m)
 
 
 def check_result(
@@ -64,10 +98,17 @@ def check_result(
     Raises:
         InternalError: they do not, or the price differs.
     """
-    top = (engine.max_num_seqs, -(-engine.max_model_len // engine.block_size))
-    if (ladders.num_seqs[-1], ladders.num_blocks[-1]) != top:
-        raise InternalError(f"ladders end on {ladders.num_seqs[-1]}, {ladders.num_blocks[-1]}, not on {top}")
-    if ladders.num_seqs[0] < engine.min_batched_seqs:
+    tops = [("num_blocks", ladders.num_blocks, -(-engine.max_model_len // engine.block_size))]
+    if ladders.num_seqs or ladders.query_lens is None:
+        tops.append(("num_seqs", ladders.num_seqs, engine.max_num_seqs))
+    if ladders.query_lens is not None:
+        tops.append(("query_lens", ladders.query_lens, engine.max_num_batched_tokens))
+        if ladders.query_lens[0] != 1:
+            raise InternalError(f"query lengths start at {ladders.query_lens[0]}, not at 1")
+    for name, rungs, top in tops:
+        if rungs[-1] != top:
+            raise InternalError(f"{name} ends on {rungs[-1]}, not on {top}")
+    if ladders.num_seqs and ladders.num_seqs[0] < engine.min_batched_seqs:
         raise InternalError(f"num_seqs starts at {ladders.num_seqs[0]}, below {engine.min_batched_seqs}")
     _check_rungs(engine, ladders, guard=guard, pins=pins)
     step_seconds, compile_seconds, variants = price_plain(steps, engine, cost, ladders)
@@ -99,11 +140,14 @@ def _check_rungs(engine: Engine, ladders: Ladders, *, guard: float | None, pins:
         for name, pinned, got in (
             ("num_seqs", pins.num_seqs, ladders.num_seqs),
             ("num_blocks", pins.num_blocks, ladders.num_blocks),
+            ("query_lens", pins.query_lens, ladders.query_lens),
         ):
-            if pinned and tuple(pinned) != tuple(got):
+            if pinned and tuple(pinned) != tuple(got or ()):
                 raise InternalError(f"{name} is {got}, pinned to {pinned}")
     if guard is not None:
         block_ladders = [(_blocks_of(ladders, s), 1) for s in ladders.num_seqs]
+        if not ladders.num_seqs:
+            block_ladders = [(ladders.num_blocks, 1)]
         for rungs, smallest in [(ladders.num_seqs, engine.min_batched_seqs), *block_ladders]:
             for rung, least in zip(rungs, (smallest, *(below + 1 for below in rungs)), strict=False):
                 if rung > guard * least * (1 + _TOLERANCE):
@@ -119,6 +163,12 @@ def _shape(kernel: str, s: int, m: int) -> tuple[tuple[int, ...], int, int]:
         return (s, blocks, chunks), chunks, s * blocks * chunks
     other = get_kernel(kernel)
     return (int(other.variant_key(s, m)),), int(other.iterations(s, m)), int(other.gathers(s, m))
+
+
+def _entries(kernel: str, s: int, m: int) -> int:
+    """Pages that one iteration reads."""
+    _, iterations, gathers = _shape(kernel, s, m)
+    return gathers // iterations
 
 
 def _step_seconds(cost: CostModel, s: int, m: int) -> float:

@@ -18,6 +18,7 @@ from ladder_opt import __version__
 from ladder_opt.cli import app
 from ladder_opt.cli.app import main
 from ladder_opt.errors import InternalError
+from ladder_opt.occupancy.sequences_file import read_sequences
 from ladder_opt.occupancy.steps_file import read_steps, write_steps
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.trace.read import read_trace
@@ -459,6 +460,16 @@ def test_simulate_prints_totals(folder: Path, run: Run) -> None:
         assert "120" in text
 
 
+def test_simulate_writes_the_per_sequence_table(folder: Path, run: Run) -> None:
+    arguments = ["simulate", "trace.csv", *ENGINE, "-o", "s.csv", "--json"]
+    calls = run(*arguments, "--sequences", "calls.parquet").json()["per_sequence_calls"]
+    assert read_sequences("calls.parquet").sequences.total_calls == calls
+    assert "per_sequence_calls" not in run(*arguments).json()
+    assert "per-sequence calls" in run(*arguments[:-1], "--sequences", "calls.csv").out
+    err = run(*arguments, "--sequences", "s.csv", code=2).err
+    assert err.endswith("--sequences: found s.csv, expected another file than -o names\n")
+
+
 def test_requests_set_aside_are_warned_of(folder: Path, run: Run) -> None:
     arguments = ["--max-num-seqs", "8", "--max-model-len", "1024", "-o", "s.csv", "--strict"]
     ran = run("simulate", "trace.csv", *arguments, code=1)
@@ -666,3 +677,57 @@ def test_output_to_dev_stdout(folder: Path, run: Run) -> None:
     run(*TUNE, "-o", "p.json")
     code, out, err = finish(start(["export", "p.json", "--format", "json", "-o", "/dev/stdout"]))
     assert (code, json.loads(out), err) == (0, json.loads(Path("p.json").read_text()), "")
+
+
+def test_spyre_env_from_trace_to_variables(folder: Path, run: Run) -> None:
+    spyre = ["--target", "spyre-env", "--cost", "cost.json"]
+    assert run("tune", "trace.csv", *ENGINE, *spyre, "--restarts", "1", "-o", "plan.json").code == 0
+    plan = read_plan("plan.json")
+    assert plan.query_lens == (1, 512)  # the cost model has no price for query padding
+    exported = run("export", "plan.json", "--format", "env").out
+    assert "export SPYRE_ATTN_KV_BUCKETS=" in exported
+    assert "LADDER_OPT_PLAN" not in exported
+    evaluated = run("evaluate", "trace.csv", "plan.json", "--cost", "cost.json", "--restarts", "1", "--json")
+    assert evaluated.json()["result"]["objective_seconds"] == pytest.approx(plan.result.objective_seconds)
+    text = run("tune", "trace.csv", *ENGINE, *spyre, "--query-lens", "solve").out
+    assert "query_lens" in text
+    assert "per-sequence calls" in text
+
+
+def test_spyre_env_from_a_histogram(folder: Path, run: Run) -> None:
+    files = ["-o", "steps2.csv", "--sequences", "calls.csv"]
+    assert run("simulate", "trace.csv", *ENGINE, "--cost", "cost.json", *files).code == 0
+    steps = ["--steps", "steps2.csv", *ENGINE, "--cost", "cost.json", "--target", "spyre-env"]
+    known = run("tune", *steps, "--sequences", "calls.csv", "--json")
+    assert known.code == 0
+    assert [item["format"] for item in known.json()["provenance"]["inputs"]] == ["steps", "sequences"]
+    guessed = run("tune", *steps, "--json")
+    assert guessed.code == 0
+    assert "prefill is left out" in guessed.err
+    sequences = known.json()["result"]["sequences"], guessed.json()["result"]["sequences"]
+    assert sequences[0]["calls"] > sequences[1]["calls"] > 0
+    given = run(
+        "evaluate", *steps[:-2], "--sequences", "calls.csv", "--num-seqs", "4,8", "--query-lens", "1,512"
+    )
+    assert given.code == 0
+    assert "per-sequence calls" in given.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "steps.csv", "--sequences", "calls.csv"], "--sequences: found with --target plugin"),
+        (["trace.csv", "--sequences", "calls.csv"], "--sequences: found with traces"),
+        (["trace.csv", "--query-lens", "1,512"], "--query-lens: found with --target plugin"),
+        (["trace.csv", "--target", "spyre"], "--target: found 'spyre', expected plugin or spyre-env"),
+        (
+            ["trace.csv", "--target", "spyre-env", "--num-seqs", "2,8"],
+            "--num-seqs: found 2, expected 4 or more",
+        ),
+    ],
+)
+def test_spyre_env_mistakes_are_one_line(folder: Path, run: Run, arguments: list[str], message: str) -> None:
+    ran = run("tune", *arguments, *ENGINE, "--cost", "cost.json")
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1
+    assert message in ran.err

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ladder_opt.cost.model import CostModel
+from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy import engine_run
 from ladder_opt.occupancy.plain import simulate_plain
-from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
+from ladder_opt.occupancy.replay import Replay, simulate, step_seconds_by_size
 from ladder_opt.occupancy.shares import BEYOND_KV_POOL
+from ladder_opt.trace.read import read_trace
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
 
 COST = CostModel.model_validate(
@@ -38,7 +44,7 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Engine, int | None]:
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
-        max_num_batched_tokens=draw(st.sampled_from([8, 65, 129, 512])),
+        max_num_batched_tokens=draw(st.sampled_from([3, 8, 65, 129, 512])),
         num_kv_blocks=draw(st.one_of(st.none(), st.integers(blocks + 1, 2 * blocks + 1))),
     )
     requests = draw(st.integers(1, 25))
@@ -55,7 +61,7 @@ def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool)
     trace, engine, concurrency = case
     top = (engine.max_num_seqs,) if engine.batches_decodes else ()
     ladders = Ladders(top, (engine.max_num_blocks,)) if sparse else None
-    replay = simulate(trace, engine, COST, ladders=ladders, concurrency=concurrency)
+    replay = simulate(trace, engine, COST, ladders=ladders, concurrency=concurrency, per_sequence=True)
     table = step_seconds_by_size(engine, COST, ladders or default_ladders(engine))
 
     def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
@@ -68,12 +74,64 @@ def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool)
     cells = list(zip(steps.num_seqs.tolist(), steps.num_blocks.tolist(), strict=True))
     assert dict(zip(cells, steps.steps.tolist(), strict=True)) == dict(plain.steps)
     assert dict(zip(cells, steps.real_gathers().tolist(), strict=True)) == dict(plain.gathers_real)
+    assert calls_of(replay) == dict(plain.sequences)
     assert replay.prefill_only_steps == plain.prefill_only_steps
     assert replay.preemptions == plain.preemptions
     assert replay.prefill_tokens == plain.prefill_tokens
     assert replay.busy_seconds == pytest.approx(plain.busy_seconds, rel=1e-12)
     assert replay.idle_seconds == pytest.approx(plain.idle_seconds, rel=1e-9, abs=1e-9)
     assert replay.end_seconds == pytest.approx(plain.end_seconds, rel=1e-12)
+
+
+def assert_same(one: Replay, other: Replay) -> None:
+    """Equal to the last bit, clock and all."""
+    for field in dataclasses.fields(Replay):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if field.name in ("steps", "sequences") and mine is not None:
+            assert all((mine.to_frame() == theirs.to_frame()).all()), field.name
+        else:
+            assert mine == theirs, field.name
+
+
+@given(cases(), st.booleans(), st.sampled_from([1, 3, 50, 2_000_000]))
+def test_event_loop_equals_step_loop(
+    case: tuple[Trace, Engine, int | None], per_sequence: bool, steps_at_once: int
+) -> None:
+    trace, engine, concurrency = case
+    stepwise = simulate(
+        trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence, stepwise=True
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_run, "STEPS_BETWEEN_PROGRESS", steps_at_once)
+        events = simulate(trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence)
+    assert_same(events, stepwise)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "engine", "replicas"),
+    [
+        ("AzureLLMInferenceTrace_conv.csv.gz", Engine(), 1),
+        ("AzureLLMInferenceTrace_conv.csv.gz", Engine(), 150),  # engines that idle now and then
+        ("AzureLLMInferenceTrace_conv.csv.gz", Engine(num_kv_blocks=200), 1),  # preempts
+        ("mooncake_conversation_trace.jsonl.gz", Engine(max_num_seqs=64, max_model_len=131072), 8),
+    ],
+)
+def test_event_loop_equals_step_loop_on_real_traces(
+    shared_dir: Path, name: str, engine: Engine, replicas: int
+) -> None:
+    trace = read_trace(shared_dir / "traces" / name)
+    cost = read_cost_model()
+    events = simulate(trace, engine, cost, replicas=replicas, per_sequence=True)
+    assert_same(events, simulate(trace, engine, cost, replicas=replicas, per_sequence=True, stepwise=True))
+    assert bool(events.preemptions) == (engine.num_kv_blocks is not None)
+
+
+def calls_of(replay: Replay) -> dict[tuple[int, int], float]:
+    table = replay.sequences
+    assert table is not None
+    cells = zip(table.num_blocks.tolist(), table.query_len.tolist(), strict=True)
+    return dict(zip(cells, table.calls.tolist(), strict=True))
 
 
 @given(cases())
@@ -156,3 +214,43 @@ def test_weights_count_a_traces_steps_more_often() -> None:
         simulate([first, second], Engine(), COST, weights=[1])
     with pytest.raises(UsageError, match=r"weights: found -1\.0, expected numbers from 1e-09 to 1e\+09"):
         simulate(first, Engine(), COST, weights=[-1])
+
+
+def test_per_sequence_calls_by_hand() -> None:
+    # 1025 prompt tokens in chunks: 512, 512 and a tail of one token, which is no decode; then two decodes.
+    trace = Trace(np.zeros(1), np.array([1025]), np.array([3]))
+    replay = simulate(trace, Engine(), COST, per_sequence=True)
+    assert calls_of(replay) == {(4, 512): 1, (8, 512): 1, (9, 1): 3}
+    assert replay.to_dict()["per_sequence_calls"] == 5
+    batched = simulate(trace, Engine(min_batched_seqs=1), COST, per_sequence=True)
+    assert calls_of(batched) == {(4, 512): 1, (8, 512): 1, (9, 1): 1}
+
+
+def test_per_sequence_calls_are_counted_where_asked_for() -> None:
+    trace = Trace(np.zeros(1), np.array([1025]), np.array([3]))
+    replay = simulate(trace, Engine(), COST)
+    assert replay.sequences is None
+    assert "per_sequence_calls" not in replay.to_dict()
+
+
+def test_per_sequence_calls_add_up_over_replicas_and_weights() -> None:
+    arrivals = np.arange(40, dtype=np.float64) * 0.05
+    trace = Trace(arrivals, np.full(40, 700), np.full(40, 60))
+    both = simulate(trace, Engine(), COST, replicas=2, weights=[2.5], per_sequence=True)
+    halves = [
+        simulate(trace.take(np.arange(first, 40, 2)), Engine(), COST, per_sequence=True) for first in (0, 1)
+    ]
+    total = Counter(calls_of(halves[0])) + Counter(calls_of(halves[1]))
+    assert calls_of(both) == {cell: 2.5 * calls for cell, calls in total.items()}
+
+
+def test_a_per_sequence_table_of_no_sane_size_is_refused() -> None:
+    engine = Engine(block_size=64, max_num_seqs=8, max_model_len=1 << 20, max_num_batched_tokens=1 << 20)
+    trace = Trace(np.zeros(1), np.array([10]), np.array([3]))
+    with pytest.raises(UsageError) as error:
+        simulate(trace, engine, COST, per_sequence=True)
+    assert str(error.value) == (
+        "per-sequence table: found 16385 x 1048577 cells (blocks of max_model_len, tokens of "
+        "max_num_batched_tokens), expected at most 40000000 in all"
+    )
+    assert simulate(trace, engine, COST).requests == 1

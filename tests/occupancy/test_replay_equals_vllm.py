@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
-from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.trace.table import Trace
 from tests.vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
 
@@ -167,11 +167,29 @@ def assert_equal(case: Case) -> OracleReplay:
         concurrency=case.concurrency,
     )
     trace = Trace(np.array(case.arrivals), np.array(case.prompts), np.array(case.outputs))
-    ours = simulate(trace, case.engine, case.cost, ladders=case.ladders, concurrency=case.concurrency)
+    for stepwise in (False, True):
+        ours = simulate(
+            trace,
+            case.engine,
+            case.cost,
+            ladders=case.ladders,
+            concurrency=case.concurrency,
+            per_sequence=True,
+            stepwise=stepwise,
+        )
+        assert_same_steps(case, ours, theirs)
+    return theirs
+
+
+def assert_same_steps(case: Case, ours: Replay, theirs: OracleReplay) -> None:
 
     steps: Counter[tuple[int, int]] = Counter()
     gathers: Counter[tuple[int, int]] = Counter()
+    calls: Counter[tuple[int, int]] = Counter()
     for load in theirs.loads:
+        calls.update(load.prefills)
+        if load.num_decodes < case.engine.min_batched_seqs:
+            calls.update((own, 1) for own in load.decodes)
         if load.num_decodes:
             steps[load.num_decodes, load.max_blocks] += 1
             gathers[load.num_decodes, load.max_blocks] += load.decode_blocks
@@ -180,12 +198,15 @@ def assert_equal(case: Case) -> OracleReplay:
     assert ours.steps.gathers_real is not None
     assert dict(zip(cells, ours.steps.gathers_real.tolist(), strict=True)) == gathers
     assert cells == sorted(steps)
+    table = ours.sequences
+    assert table is not None
+    own = zip(table.num_blocks.tolist(), table.query_len.tolist(), strict=True)
+    assert dict(zip(own, table.calls.tolist(), strict=True)) == calls
     assert ours.prefill_only_steps == len(theirs.loads) - steps.total()
     assert ours.preemptions == theirs.preemptions
     assert ours.end_seconds == theirs.end_seconds
     started = 0.0 if case.concurrency else case.arrivals[0]
     assert started + ours.busy_seconds + ours.idle_seconds == ours.end_seconds
-    return theirs
 
 
 @pytest.mark.parametrize("lengths", ["any", "one", "tails", "blocks"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.occupancy import steps_file
+from ladder_opt.occupancy import _table_file, steps_file
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.steps_file import read_steps, write_steps
 
@@ -213,7 +213,7 @@ def test_parquet_files_cut_off_or_damaged(tmp_path: Path) -> None:
 
 
 def test_a_parquet_file_of_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_file, "_MAX_ROWS", 99)
+    monkeypatch.setattr(_table_file, "_MAX_ROWS", 99)
     path = parquet(tmp_path, num_seqs=[8] * 100, num_blocks=[3] * 100, steps=[1.0] * 100)
     assert message(path) == f"{path}: found 100 rows, expected at most 99"
 

@@ -14,21 +14,13 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.executor import Executor
 from ladder_opt.occupancy import shares
-from ladder_opt.occupancy.replay import Replay, simulate
+from ladder_opt.occupancy.replay import simulate
 from ladder_opt.trace.open import open_trace
 from ladder_opt.trace.parquet import write_trace
 from ladder_opt.trace.stream import AnyTrace, TraceStream, stream_of
 from ladder_opt.trace.synth import synthesize
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
-from tests.occupancy.test_replay import COST, cases
-
-
-def assert_same(one: Replay, other: Replay) -> None:
-    assert one.to_dict() == other.to_dict()
-    assert one.steps.num_seqs.tolist() == other.steps.num_seqs.tolist()
-    assert one.steps.num_blocks.tolist() == other.steps.num_blocks.tolist()
-    assert one.steps.steps.tolist() == other.steps.steps.tolist()
-    assert one.steps.real_gathers().tolist() == other.steps.real_gathers().tolist()
+from tests.occupancy.test_replay import COST, assert_same, cases
 
 
 def streamed(trace: Trace, folder: Path, *, chunk_requests: int) -> TraceStream:
@@ -47,21 +39,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(
     case=cases(),
     chunk_requests=st.integers(1, 30),
-    replicas=st.integers(1, 4),
-    rate_scale=st.sampled_from([1.0, 0.3, 7.0]),
+    load=st.tuples(st.integers(1, 4), st.sampled_from([1.0, 0.3, 7.0])),
+    loop=st.tuples(st.booleans(), st.booleans()),
 )
 def test_chunks_change_nothing(
     folder: Path,
     case: tuple[Trace, Engine, int | None],
     chunk_requests: int,
-    replicas: int,
-    rate_scale: float,
+    load: tuple[int, float],
+    loop: tuple[bool, bool],
 ) -> None:
     trace, engine, concurrency = case
     options: dict[str, Any] = {
         "concurrency": concurrency,
-        "replicas": replicas,
-        "rate_scale": rate_scale,
+        "replicas": load[0],
+        "rate_scale": load[1],
+        "per_sequence": loop[0],
+        "stepwise": loop[1],
     }
     stream = streamed(trace, folder, chunk_requests=chunk_requests)
     assert_same(simulate(stream, engine, COST, **options), simulate(trace, engine, COST, **options))
@@ -80,7 +74,7 @@ def test_jobs_change_nothing(
 ) -> None:
     trace, engine, concurrency = case
     source: AnyTrace = streamed(trace, folder, chunk_requests=3) if as_stream else trace
-    options: dict[str, Any] = {"concurrency": concurrency, "replicas": replicas}
+    options: dict[str, Any] = {"concurrency": concurrency, "replicas": replicas, "per_sequence": True}
     alone = simulate([trace, trace], engine, COST, weights=[1, 0.3], **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shares, "PARALLEL_FROM_REQUESTS", 0)

@@ -80,8 +80,8 @@ def test_what_is_right_passes() -> None:
     [
         ({"objective": OBJECTIVE + 1e-6}, "the solver says 61.000001 s, the check 61.0 s"),
         ({"objective": OBJECTIVE - 1e-6}, "the solver says 60.999999 s, the check 61.0 s"),
-        ({"ladders": Ladders((4, 6), (4, 9, 16))}, "ladders end on 6, 16, not on (8, 16)"),
-        ({"ladders": Ladders((4, 8), (4, 9))}, "ladders end on 8, 9, not on (8, 16)"),
+        ({"ladders": Ladders((4, 6), (4, 9, 16))}, "num_seqs ends on 6, not on 8"),
+        ({"ladders": Ladders((4, 8), (4, 9))}, "num_blocks ends on 9, not on 16"),
         ({"ladders": Ladders((3, 8), (4, 9, 16))}, "num_seqs starts at 3, below 4"),
         ({"pins": Ladders((8,), ())}, "num_seqs is (4, 8), pinned to (8,)"),
         ({"pins": Ladders((), (4, 16))}, "num_blocks is (4, 9, 16), pinned to (4, 16)"),

@@ -1,4 +1,4 @@
-"""The replay loop in numba: vLLM v1's FCFS scheduling, one engine step an iteration.
+"""The replay's step loop in numba: vLLM v1's FCFS scheduling, one engine step an iteration.
 
 The rules (read against vllm 0.28, `vllm/v1/core/sched/scheduler.py`) stand in `replay.py`; its plain
 twin is `plain.py`, and tests compare the two, and both with vLLM's own Scheduler.
@@ -48,6 +48,7 @@ def advance(
     clock: NDArray[np.float64],
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
+    sequences: NDArray[np.int64] | None,
     max_steps: int,
 ) -> int:
     """Run at most `max_steps` engine steps; return FINISHED, PAUSED, STUCK or STARVED.
@@ -73,6 +74,8 @@ def advance(
         clock: float slots above. Modified in place.
         steps: (max_num_seqs + 1, max_num_blocks + 1) steps by size. Modified in place.
         real_blocks: the same shape, sum of the decodes' own blocks. Modified in place.
+        sequences: (max_num_blocks + 1, longest query + 1) calls of the per-sequence path by size, modified in
+            place; None where nobody asked: numba then compiles the counting away.
         max_steps: when to pause.
     """
     requests = prompt.size
@@ -87,6 +90,7 @@ def advance(
     now = clock[NOW]
     busy = clock[BUSY]
     status = PAUSED
+    few_blocks = np.empty(min_batched, np.int64)  # own blocks of the decodes of a step that is not batched
     for _ in range(max_steps):
         if requests - next_new < reserve:
             status = STARVED
@@ -140,9 +144,13 @@ def advance(
             computed[request] = before + tokens
             budget -= tokens
             if tokens == 1 and before >= prompt[request]:
+                if sequences is not None and decodes < min_batched:
+                    few_blocks[decodes] = held
                 decodes += 1
                 own_blocks += held
                 longest = max(longest, held)
+            elif sequences is not None:
+                sequences[held, tokens] += 1
             # Sampling can be settled here: whoever is preempted later in this step comes later in the queue.
             if before + tokens == known[request]:
                 known[request] += 1
@@ -162,6 +170,8 @@ def advance(
                 blocks[request] = wanted
                 computed[request] = tokens
                 budget -= tokens
+                if sequences is not None:
+                    sequences[wanted, tokens] += 1
                 if num_preempted > 0:
                     num_preempted -= 1
                 else:
@@ -183,6 +193,9 @@ def advance(
             step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
         else:
             step += seconds[1] * own_blocks
+            if sequences is not None:
+                for index in range(decodes):
+                    sequences[few_blocks[index], 1] += 1
         now += step
         busy += step
         state[STEPS] += 1

@@ -1,0 +1,400 @@
+"""The replay loop in numba, event by event: equal to `_step_kernel.py`, integer by integer, clock and all.
+
+In most steps every decoding sequence computes one token and nothing else happens. So no sequence is touched
+in such a step. T counts the steps; a decode that had `computed` tokens at T keeps `start` = T - computed, and
+
+- its tokens are T - start, so its blocks are ceil((T - start) / block_size);
+- it needs a new block in the steps whose T is congruent to start modulo block_size: `crossings` counts the
+  decodes by that residue, which gives the blocks that a step takes and the sum of all decodes' blocks;
+- the longest decode is the one of the smallest `start`;
+- it finishes when T = start + prompt + output - 1; the next finish of all is kept.
+
+Between events (an arrival that can be admitted, a prefill chunk, a block crossing, a finish) a step is one
+addition to the clock. That addition is made step by step, now += step_seconds, as the step loop makes it: a
+product would be quicker still and round otherwise, and the clock decides which step an arrival meets.
+
+Prefill needs one slot: a chunk that does not complete a prompt has used the token budget up, so nothing is
+admitted behind it; the running requests are decodes, and at most one more, the newest, amid its prefill.
+A step that is short of KV blocks, or whose budget is below its decodes, goes to the step loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ladder_opt.occupancy._step_kernel import (
+    ARRIVED,
+    BUSY,
+    DECODE_TOKENS,
+    DONE,
+    FINISHED,
+    FREE,
+    IDLE,
+    NEXT,
+    NOW,
+    PAUSED,
+    PREEMPTED,
+    PREFILL_ONLY,
+    PREFILL_TOKENS,
+    RUNNING,
+    STARVED,
+    STEPS,
+    STUCK,
+)
+from ladder_opt.occupancy._step_kernel import advance as _step_by_step
+
+_NEVER = 1 << 62
+
+
+@njit(cache=True, nogil=True)
+def _load(
+    num_running: int,
+    block_size: int,
+    prompt: NDArray[np.int64],
+    output: NDArray[np.int64],
+    computed: NDArray[np.int64],
+    known: NDArray[np.int64],
+    running: NDArray[np.int64],
+    start: NDArray[np.int64],
+    finish: NDArray[np.int64],
+    crossings: NDArray[np.int64],
+) -> tuple[int, int, int, int, int]:
+    """Set the running decodes up at T = 0.
+
+    Returns:
+        Decodes, the request amid its prefill or -1, blocks of all decodes, smallest start, next finish.
+    """
+    crossings[:] = 0
+    num_decodes = num_running
+    prefilling = -1
+    if num_running > 0:
+        last = running[num_running - 1]
+        if computed[last] < prompt[last] or known[last] - computed[last] > 1:
+            prefilling = last
+            num_decodes -= 1
+    own_blocks = 0
+    first_start = _NEVER
+    next_finish = _NEVER
+    for index in range(num_decodes):
+        request = running[index]
+        start[index] = -computed[request]
+        finish[index] = prompt[request] + output[request] - 1 - computed[request]
+        crossings[start[index] % block_size] += 1
+        own_blocks += (computed[request] + block_size - 1) // block_size
+        first_start = min(first_start, start[index])
+        next_finish = min(next_finish, finish[index])
+    return num_decodes, prefilling, own_blocks, first_start, next_finish
+
+
+@njit(cache=True, nogil=True)
+def _store(
+    tick: int,
+    num_decodes: int,
+    prefilling: int,
+    block_size: int,
+    computed: NDArray[np.int64],
+    known: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    running: NDArray[np.int64],
+    start: NDArray[np.int64],
+) -> int:
+    """Write what the step loop keeps of the running requests; returns how many they are."""
+    for index in range(num_decodes):
+        request = running[index]
+        computed[request] = tick - start[index]
+        known[request] = computed[request] + 1
+        blocks[request] = (computed[request] + block_size - 1) // block_size
+    if prefilling < 0:
+        return num_decodes
+    running[num_decodes] = prefilling
+    return num_decodes + 1
+
+
+@njit(cache=True, nogil=True)
+def advance(
+    arrival: NDArray[np.float64],
+    prompt: NDArray[np.int64],
+    output: NDArray[np.int64],
+    limits: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    batched_seconds: NDArray[np.float64],
+    computed: NDArray[np.int64],
+    known: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    running: NDArray[np.int64],
+    preempted: NDArray[np.int64],
+    state: NDArray[np.int64],
+    clock: NDArray[np.float64],
+    steps: NDArray[np.int64],
+    real_blocks: NDArray[np.int64],
+    sequences: NDArray[np.int64] | None,
+    max_steps: int,
+) -> int:
+    """Run at most `max_steps` engine steps; arguments and result are those of `_step_kernel.advance`."""
+    requests = prompt.size
+    block_size, max_num_seqs, max_tokens, min_batched = limits[0], limits[1], limits[2], limits[3]
+    concurrency, reserve = limits[4], limits[5]
+    start = np.empty(max_num_seqs, np.int64)
+    finish = np.empty(max_num_seqs, np.int64)
+    crossings = np.zeros(block_size, np.int64)
+    num_preempted = state[PREEMPTED]
+    next_new = state[NEXT]
+    arrived = state[ARRIVED]
+    free = state[FREE]
+    done = state[DONE]
+    now = clock[NOW]
+    busy = clock[BUSY]
+    num_decodes, prefilling, own_blocks, first_start, next_finish = _load(
+        state[RUNNING], block_size, prompt, output, computed, known, running, start, finish, crossings
+    )
+    tick = 0
+    left = max_steps
+    status = PAUSED
+    while left > 0:
+        if requests - next_new < reserve:
+            status = STARVED
+            break
+        if done == requests:
+            status = FINISHED
+            break
+        if concurrency > 0:
+            arrived = min(requests, done + concurrency)
+        else:
+            idle = num_decodes == 0 and prefilling < 0 and num_preempted == 0 and next_new == arrived
+            if idle and arrival[arrived] > now:
+                clock[IDLE] += arrival[arrived] - now
+                now = arrival[arrived]
+            while arrived < requests and arrival[arrived] <= now:
+                arrived += 1
+        residue = tick % block_size
+        crossing = crossings[residue]
+        # The request amid its prefill takes what the decodes leave of the budget.
+        tokens = 0
+        wanted = 0
+        if prefilling >= 0:
+            before = computed[prefilling]
+            tokens = min(known[prefilling] - before, max_tokens - num_decodes)
+            if tokens > 0:
+                wanted = (before + tokens + block_size - 1) // block_size - blocks[prefilling]
+        if num_decodes > max_tokens or crossing + wanted > free:
+            state[RUNNING] = _store(
+                tick, num_decodes, prefilling, block_size, computed, known, blocks, running, start
+            )
+            state[PREEMPTED] = num_preempted
+            state[NEXT] = next_new
+            state[ARRIVED] = arrived
+            state[FREE] = free
+            state[DONE] = done
+            clock[NOW] = now
+            clock[BUSY] = busy
+            status = _step_by_step(
+                arrival,
+                prompt,
+                output,
+                limits,
+                seconds,
+                batched_seconds,
+                computed,
+                known,
+                blocks,
+                running,
+                preempted,
+                state,
+                clock,
+                steps,
+                real_blocks,
+                sequences,
+                1,
+            )
+            num_preempted = state[PREEMPTED]
+            next_new = state[NEXT]
+            arrived = state[ARRIVED]
+            free = state[FREE]
+            done = state[DONE]
+            now = clock[NOW]
+            busy = clock[BUSY]
+            if status == STUCK:
+                return STUCK
+            status = PAUSED
+            left -= 1
+            tick = 0
+            num_decodes, prefilling, own_blocks, first_start, next_finish = _load(
+                state[RUNNING], block_size, prompt, output, computed, known, running, start, finish, crossings
+            )
+            continue
+        free -= crossing
+        own_blocks += crossing
+        longest = 0
+        if num_decodes > 0:
+            longest = (tick + 1 - first_start + block_size - 1) // block_size
+        num_running = num_decodes + (prefilling >= 0)
+        budget = max_tokens - num_decodes
+        waiting = num_preempted > 0 or next_new < arrived
+        admits = False
+        if waiting and num_running < max_num_seqs and budget > 0 and tokens < budget:
+            request = preempted[num_preempted - 1] if num_preempted > 0 else next_new
+            admits = (known[request] + block_size - 1) // block_size <= free - wanted
+        if tokens == 0 and not admits and num_decodes > 0:
+            # 1. Decodes alone, until the next event.
+            step = seconds[0]
+            if num_decodes >= min_batched:
+                step = batched_seconds[num_decodes, longest]
+            else:
+                step += seconds[1] * own_blocks
+            # A waiting request that was not admitted now is not before a finish: free blocks only get fewer.
+            watched = np.inf
+            if concurrency == 0 and not waiting and arrived < requests and num_running < max_num_seqs:
+                watched = arrival[arrived]
+            began = tick
+            until = min(next_finish, tick + left)
+            while True:
+                now += step
+                busy += step
+                tick += 1
+                residue += 1
+                if residue == block_size:
+                    residue = 0
+                if tick >= until or crossings[residue] > 0 or now >= watched:
+                    break
+            count = tick - began
+            left -= count
+            state[STEPS] += count
+            state[DECODE_TOKENS] += count * num_decodes
+            steps[num_decodes, longest] += count
+            real_blocks[num_decodes, longest] += count * own_blocks
+            if sequences is not None and num_decodes < min_batched:
+                for index in range(num_decodes):
+                    sequences[(began + 1 - start[index] + block_size - 1) // block_size, 1] += count
+        else:
+            # 2. A step with prefill: the one amid it first, then whoever is admitted.
+            decodes = num_decodes
+            step_blocks = own_blocks
+            count = num_decodes
+            leaving = 0
+            scheduled = num_decodes
+            if tokens > 0:
+                request = prefilling
+                before = computed[request]
+                free -= wanted
+                held = blocks[request] + wanted
+                blocks[request] = held
+                computed[request] = before + tokens
+                budget -= tokens
+                scheduled += 1
+                if tokens == 1 and before >= prompt[request]:
+                    decodes += 1
+                    step_blocks += held
+                    longest = max(longest, held)
+                elif sequences is not None:
+                    sequences[held, tokens] += 1
+                if before + tokens == known[request]:
+                    prefilling = -1
+                    known[request] += 1
+                    if before + tokens >= prompt[request] + output[request] - 1:
+                        leaving += held
+                        blocks[request] = 0
+                        done += 1
+                    else:
+                        running[count] = request
+                        count += 1
+            in_step = num_running
+            while budget > 0 and in_step < max_num_seqs and (num_preempted > 0 or next_new < arrived):
+                request = preempted[num_preempted - 1] if num_preempted > 0 else next_new
+                if (known[request] + block_size - 1) // block_size > free:
+                    break
+                tokens = min(known[request], budget)
+                wanted = (tokens + block_size - 1) // block_size
+                free -= wanted
+                blocks[request] = wanted
+                computed[request] = tokens
+                budget -= tokens
+                in_step += 1
+                scheduled += 1
+                if sequences is not None:
+                    sequences[wanted, tokens] += 1
+                if num_preempted > 0:
+                    num_preempted -= 1
+                else:
+                    next_new += 1
+                if tokens < known[request]:
+                    prefilling = request
+                    break
+                known[request] += 1
+                if tokens >= prompt[request] + output[request] - 1:
+                    leaving += wanted
+                    blocks[request] = 0
+                    done += 1
+                else:
+                    running[count] = request
+                    count += 1
+            if scheduled == 0:
+                status = STUCK
+                break
+            prefill_tokens = max_tokens - budget - decodes
+            step = seconds[0] + seconds[2] * prefill_tokens
+            if decodes >= min_batched:
+                step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
+            else:
+                step += seconds[1] * step_blocks
+                if sequences is not None:
+                    for index in range(num_decodes):
+                        sequences[(tick + 1 - start[index] + block_size - 1) // block_size, 1] += 1
+                    if decodes > num_decodes:
+                        sequences[step_blocks - own_blocks, 1] += 1
+            now += step
+            busy += step
+            tick += 1
+            left -= 1
+            state[STEPS] += 1
+            state[PREFILL_TOKENS] += prefill_tokens
+            state[DECODE_TOKENS] += decodes
+            if decodes > 0:
+                steps[decodes, longest] += 1
+                real_blocks[decodes, longest] += step_blocks
+            else:
+                state[PREFILL_ONLY] += 1
+            free += leaving
+            for index in range(num_decodes, count):
+                request = running[index]
+                start[index] = tick - computed[request]
+                finish[index] = start[index] + prompt[request] + output[request] - 1
+                crossings[start[index] % block_size] += 1
+                own_blocks += blocks[request]
+                first_start = min(first_start, start[index])
+                next_finish = min(next_finish, finish[index])
+            num_decodes = count
+        # 3. Whoever has sampled the last token leaves, and gives the blocks back.
+        if tick == next_finish:
+            kept = 0
+            first_start = _NEVER
+            next_finish = _NEVER
+            for index in range(num_decodes):
+                if finish[index] == tick:
+                    held = (tick - start[index] + block_size - 1) // block_size
+                    free += held
+                    own_blocks -= held
+                    crossings[start[index] % block_size] -= 1
+                    done += 1
+                else:
+                    running[kept] = running[index]
+                    start[kept] = start[index]
+                    finish[kept] = finish[index]
+                    first_start = min(first_start, start[index])
+                    next_finish = min(next_finish, finish[index])
+                    kept += 1
+            num_decodes = kept
+    if done == requests and reserve == 0:
+        status = FINISHED
+    state[RUNNING] = _store(
+        tick, num_decodes, prefilling, block_size, computed, known, blocks, running, start
+    )
+    state[PREEMPTED] = num_preempted
+    state[NEXT] = next_new
+    state[ARRIVED] = arrived
+    state[FREE] = free
+    state[DONE] = done
+    clock[NOW] = now
+    clock[BUSY] = busy
+    return status

@@ -1,0 +1,68 @@
+"""Per-sequence tables as CSV or Parquet (`num_blocks,query_len,calls`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder_opt.engine import Engine
+from ladder_opt.occupancy._table_file import Column, read_table_file, write_table_file
+from ladder_opt.occupancy.sequences import SequenceHistogram
+
+
+@dataclass(frozen=True)
+class SequencesFile:
+    """A per-sequence table as read, with where it came from.
+
+    Attributes:
+        sequences: the table.
+        path: the file as named.
+        sha256: digest of its bytes.
+        rows: data rows read (equal cells count once each).
+        warnings: what a person should know, such as columns that are not ours.
+    """
+
+    sequences: SequenceHistogram
+    path: str
+    sha256: str
+    rows: int
+    warnings: tuple[str, ...] = ()
+
+
+def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesFile:
+    """Read a per-sequence table; with an engine, refuse rows beyond its limits.
+
+    Raises:
+        InputError: with file, line and column of the first fault.
+    """
+    file = read_table_file(
+        path,
+        [
+            Column(
+                name="num_blocks",
+                kind="size",
+                limit=None if engine is None else engine.max_num_blocks,
+                limit_name="ceil(max_model_len / block_size)",
+            ),
+            Column(
+                name="query_len",
+                kind="size",
+                limit=None if engine is None else engine.max_num_batched_tokens,
+                limit_name="max_num_batched_tokens",
+            ),
+            Column(name="calls", kind="weight"),
+        ],
+        what="a per-sequence table",
+        row="call",
+    )
+    return SequencesFile(SequenceHistogram(**file.columns), file.path, file.sha256, file.rows, file.warnings)
+
+
+def write_sequences(sequences: SequenceHistogram, path: str | Path) -> None:
+    """Write a table, as Parquet where the name ends so and as CSV elsewhere; whole or not at all.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    names = ("num_blocks", "query_len", "calls")
+    write_table_file({name: getattr(sequences, name) for name in names}, path)
