@@ -186,7 +186,7 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
 
 def _check_generates(settings: Mapping[Any, Any], path: str | Path) -> None:
     for key, value in settings.items():
-        if (str(key).replace("-", "_"), value) in _POOLING_SETTINGS:
+        if isinstance(value, str) and (str(key).replace("-", "_"), value) in _POOLING_SETTINGS:
             raise InputError(
                 f"{key}: {value}",
                 "a model that generates: pooling models never decode, and what they list in "

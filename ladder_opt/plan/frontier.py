@@ -62,10 +62,17 @@ class Frontier:
                 "num_variants": [price.num_variants for price in self.prices],
                 "num_seqs": [" ".join(map(str, price.ladders.num_seqs)) for price in self.prices],
                 "num_blocks": [" ".join(map(str, price.ladders.num_blocks)) for price in self.prices],
+                **self._query_lens(),
                 "knee": [index == self.knee for index in range(len(self))],
                 "chosen": [index == self.chosen for index in range(len(self))],
             }
         )
+
+    def _query_lens(self) -> dict[str, list[str]]:
+        """The column of query lengths, where the target has them."""
+        if all(price.ladders.query_lens is None for price in self.prices):
+            return {}
+        return {"query_lens": [" ".join(map(str, price.ladders.query_lens or ())) for price in self.prices]}
 
     def best_within(self, warmup_seconds: float) -> LadderPrice | None:
         """The least step time that a warm-up allows."""
@@ -101,6 +108,7 @@ class Frontier:
                     "num_seqs": list(price.ladders.num_seqs),
                     "num_blocks": list(price.ladders.num_blocks),
                 }
+                | ({} if price.ladders.query_lens is None else {"query_lens": list(price.ladders.query_lens)})
                 for price in self.prices
             ],
             "warnings": list(self.warnings),

@@ -171,6 +171,8 @@ def test_the_frontier_is_of_all_three_ladders() -> None:
     plan = make(restarts=1.0)
     assert found.prices[found.chosen].objective_seconds == pytest.approx(plan.result.objective_seconds)
     assert found.prices[0].ladders.query_lens == (1, 700)
+    assert found.to_frame()["query_lens"][0] == "1 700"
+    assert found.to_dict()["points"][0]["query_lens"] == [1, 700]
 
 
 def test_an_engine_that_never_batches_still_gets_kv_buckets() -> None:
