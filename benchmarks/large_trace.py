@@ -68,14 +68,15 @@ def measure(
     """Draw a trace into `folder` and replay it, each in a process of its own."""
     whole, head = folder / "trace.parquet", folder / "head.parquet"
     shared = [f"--rate={rate}", f"--replicas={replicas}", *([f"--jobs={jobs}"] if jobs else [])]
-    results = [_in_process("draw", whole, requests, shared)]
-    results.append(_in_process("stream", whole, requests, shared))
-    _in_process("draw", head, min(in_memory, requests), shared)
-    both = (_in_process(what, head, min(in_memory, requests), shared) for what in ("stream", "in memory"))
+    results = [in_process("draw", whole, requests, shared)]
+    results.append(in_process("stream", whole, requests, shared))
+    in_process("draw", head, min(in_memory, requests), shared)
+    both = (in_process(what, head, min(in_memory, requests), shared) for what in ("stream", "in memory"))
     return [*results, *both]
 
 
-def _in_process(what: str, path: Path, requests: int, shared: list[str]) -> Result:
+def in_process(what: str, path: Path, requests: int, shared: list[str]) -> Result:
+    """Have a process do it: "draw", "stream" or "in memory"."""
     command = [sys.executable, "-m", "benchmarks.large_trace", "--child", what, "--file", str(path)]
     done = subprocess.run(
         [*command, f"--requests={requests}", *shared],

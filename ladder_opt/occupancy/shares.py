@@ -22,7 +22,7 @@ from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace, within_limits
 
 BEYOND_KV_POOL = "beyond_kv_pool"
-PARALLEL_FROM_REQUESTS = 200_000  # about half a second of replay; below, one core does it before others start
+PARALLEL_FROM_REQUESTS = 500_000  # some tenths of a second; one core has done less before others start
 
 _SHARES_PER_WORKER = 4  # so that one that takes longer keeps nobody waiting for long
 
