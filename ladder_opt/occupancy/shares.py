@@ -18,11 +18,12 @@ from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.executor import Executor, Pool
 from ladder_opt.occupancy.engine_run import EngineRun, Tables
-from ladder_opt.trace.stream import AnyTrace, TraceStream
+from ladder_opt.trace.stream import CHUNK_REQUESTS, AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace, within_limits
 
 BEYOND_KV_POOL = "beyond_kv_pool"
 PARALLEL_FROM_REQUESTS = 500_000  # some tenths of a second; one core has done less before others start
+LEAST_CHUNK = 1 << 17  # requests; below, what is done once an engine and chunk outweighs the replay
 
 _SHARES_PER_WORKER = 4  # so that one that takes longer keeps nobody waiting for long
 
@@ -95,7 +96,10 @@ def cut(share: Share, parts: int) -> list[Share]:
     if len(ranges) <= 1:
         return [share]
     if not isinstance(share.trace, Trace):
-        return [replace(share, first=first, stop=stop) for first, stop in ranges]
+        # Parts have a chunk each in memory; smaller ones keep the sum of them.
+        most = min(share.trace.chunk_requests, max(LEAST_CHUNK, CHUNK_REQUESTS // len(ranges)))
+        stream = replace(share.trace, chunk_requests=most)
+        return [replace(share, trace=stream, first=first, stop=stop) for first, stop in ranges]
     trace = that_fit(share.trace, share.engine)
     turn = np.arange(len(trace)) % share.replicas
     return [
