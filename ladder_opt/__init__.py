@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.replay import Replay, simulate
+    from ladder_opt.occupancy.scheduling import Scheduling
     from ladder_opt.occupancy.sequences import SequenceHistogram
     from ladder_opt.occupancy.sequences_file import read_sequences, write_sequences
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from ladder_opt.plan.sweep import sweep
     from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
+    from ladder_opt.reference.verify import Verification, VerifyOptions, verify_plan
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
+    from ladder_opt.solve.robust import RobustResult, Workload, solve_robust
     from ladder_opt.trace.open import open_trace
     from ladder_opt.trace.parquet import write_trace
     from ladder_opt.trace.read import read_trace
@@ -60,6 +63,8 @@ _MODULE_OF = {
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
+    "RobustResult": "solve.robust",
+    "Scheduling": "occupancy.scheduling",
     "SequenceHistogram": "occupancy.sequences",
     "SolveError": "errors",
     "SolveOptions": "plan.options",
@@ -67,6 +72,9 @@ _MODULE_OF = {
     "Trace": "trace.table",
     "TraceStream": "trace.stream",
     "UsageError": "errors",
+    "Verification": "reference.verify",
+    "VerifyOptions": "reference.verify",
+    "Workload": "solve.robust",
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
@@ -82,10 +90,12 @@ _MODULE_OF = {
     "resolve_plan": "plan.resolve",
     "simulate": "occupancy.replay",
     "solve_ladders": "solve.api",
+    "solve_robust": "solve.robust",
     "summarize": "trace.summary",
     "sweep": "plan.sweep",
     "synthesize": "trace.synth",
     "tune": "plan.tune",
+    "verify_plan": "reference.verify",
     "write_plan": "plan.plan",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",

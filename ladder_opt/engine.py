@@ -132,14 +132,11 @@ _POOLING_SETTINGS = {
 }
 
 
-def read_engine_settings(path: str | Path) -> dict[str, int | None]:
-    """The engine limits set in a vLLM serve YAML or a saved engine JSON (JSON is YAML too).
-
-    vLLM's spelling with dashes and `num_gpu_blocks_override` (the pool's size) are understood;
-    settings that do not shape a step are passed over.
+def load_engine_file(path: str | Path) -> dict[Any, Any]:
+    """The mapping in a vLLM serve YAML or a saved engine JSON (JSON is YAML too), or a plan file's engine.
 
     Raises:
-        InputError: the file is not a mapping, a limit in it is no whole number, or the model pools.
+        InputError: the file is not a mapping.
     """
     import yaml  # noqa: PLC0415  (only needed with --engine)
 
@@ -163,6 +160,19 @@ def read_engine_settings(path: str | Path) -> dict[str, int | None]:
         loaded = loaded["engine"]  # a plan file holds one too
     if not isinstance(loaded, dict):
         raise InputError(type(loaded).__name__, "a mapping of engine settings", path=path)
+    return loaded
+
+
+def read_engine_settings(path: str | Path) -> dict[str, int | None]:
+    """The engine limits set in a vLLM serve YAML or a saved engine JSON.
+
+    vLLM's spelling with dashes and `num_gpu_blocks_override` (the pool's size) are understood; other settings
+    are passed over (`occupancy/engine_file.py` looks at those of the scheduler).
+
+    Raises:
+        InputError: the file is not a mapping, or a limit in it is no whole number.
+    """
+    loaded = load_engine_file(path)
     names = {field.name: field.name for field in fields(Engine)} | {
         "num_gpu_blocks_override": "num_kv_blocks"
     }

@@ -57,3 +57,8 @@ def duration_text(seconds: float) -> str:
     if seconds < 100 * 3600:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
     return f"{seconds / 3600:.0f} h"
+
+
+def hours_text(seconds: float) -> str:
+    """A duration that stands beside others of its size: in hours from one hour on, `63.6 h`."""
+    return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} h"

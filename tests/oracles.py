@@ -90,6 +90,47 @@ def keeps_guard(rungs: tuple[int, ...], smallest: int, guard: float) -> bool:
     )
 
 
+def least_worst_regret(
+    instances: list[Instance],
+    *,
+    max_variants: int | None = None,
+    max_compile_seconds: float | None = None,
+    guard: float | None = None,
+    pinned_seqs: tuple[int, ...] = (),
+    pinned_blocks: tuple[int, ...] = (),
+) -> tuple[float, list[float]]:
+    """(least worst regret, each workload's optimum) over all pairs of ladders within limits.
+
+    Instances differ in cells and restarts alone. inf where no ladders keep the limits, nan where a share of
+    an optimum of 0 would be asked for.
+    """
+    first = instances[0]
+    every_seqs = [pinned_seqs] if pinned_seqs else ladders(first.min_batched_seqs, first.max_num_seqs)
+    every_blocks = [pinned_blocks] if pinned_blocks else list(ladders(1, first.max_num_blocks))
+    table: list[list[float]] = []
+    for seqs in every_seqs:
+        if guard is not None and not keeps_guard(seqs, first.min_batched_seqs, guard):
+            continue
+        for blocks in every_blocks:
+            if guard is not None and not keeps_guard(blocks, 1, guard):
+                continue
+            priced = [price(instance, seqs, blocks) for instance in instances]
+            _, variants, compiles = priced[0]
+            if max_variants is not None and variants > max_variants:
+                continue
+            if max_compile_seconds is not None and compiles > max_compile_seconds * (1 + 1e-12):
+                continue
+            table.append([objective for objective, _, _ in priced])
+    optima = [min(column) for column in zip(*table, strict=True)]
+    if any(best <= 0 < max(column) for best, column in zip(optima, zip(*table, strict=True), strict=True)):
+        return float("nan"), optima
+    regrets = [
+        max((cost / best - 1 for cost, best in zip(row, optima, strict=True) if best > 0), default=0.0)
+        for row in table
+    ]
+    return min(regrets, default=float("inf")), optima
+
+
 def brute_force(
     instance: Instance,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
 from pathlib import Path
@@ -10,7 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import cold_start, common, jobs, large_trace, peers, plans, readme_demo, replay_rate, solver
+from benchmarks import (
+    cold_start,
+    common,
+    jobs,
+    large_trace,
+    peers,
+    plans,
+    readme_demo,
+    replay_rate,
+    robust,
+    serving,
+    solver,
+)
 from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -19,6 +32,7 @@ from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.price import price_ladders
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import Status
+from ladder_opt.solve.robust import Workload
 from ladder_opt.trace.synth import synthesize
 from ladder_opt.trace.table import Trace
 from tests import oracles
@@ -227,6 +241,48 @@ def test_absent_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_readme_quotes_what_the_demo_prints() -> None:
     readme = common.README.read_text(encoding="utf-8")
     assert readme_demo.with_demo(readme, readme_demo.demo_output()) == readme
+
+
+def test_robust_rows_and_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--sizes", "10x8", "--no-traces", "--time-limit", "20", "--kernels", "chunked"]
+    assert robust.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "4 of 4 proven within 20 s" in printed
+    engine = Engine(max_num_seqs=8, max_model_len=6 * 128)
+    workloads = tuple(Workload(steps=steps, restarts=1.0) for steps in robust.synthetic_workloads(engine, 2))
+    instance = robust.Instance("2 synthetic", workloads, engine, cost_of("chunked"), "none")
+    outcome = robust.solve_all(instance, time_limit_seconds=20.0)
+    assert outcome.disagreements() == []
+    assert outcome.result.worst_regret > 0
+    better = dataclasses.replace(outcome, mix=outcome.result.worst_regret / 2)
+    (told,) = better.disagreements()
+    assert told.startswith("2 synthetic 8x6 chunked none: the plan for the sum has a worst regret of")
+
+
+def test_serving_measures_what_a_step_costs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = {
+        "register_seconds": 0.001,
+        "modules": ["a"],
+        "host": "numpy",
+        "host_seconds": 1.0,
+        "host_modules": 2,
+    }
+    monkeypatch.setattr(serving, "measure_start", lambda *, repeats: start | {"share": 0.001})
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most", "1e9"]) == 0
+    shown = capsys.readouterr().out
+    for name in serving.contenders(1):
+        assert (name in shown) is (name != "nothing")
+    assert serving.main(["--repeats", "1", "--steps", "50", "--at-most=-1e9"]) == 1
+    assert "failed: found" in capsys.readouterr().err
+
+
+def test_serving_starts_the_entry_point_in_a_process_of_its_own() -> None:
+    seconds, modules = serving.run_inside(serving._REGISTER)
+    assert seconds > 0
+    assert "ladder_opt.vllm_plugin.hooks" in modules
+    assert "numpy" not in modules
 
 
 def test_large_trace_rows(tmp_path: Path) -> None:

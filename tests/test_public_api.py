@@ -34,7 +34,9 @@ STAGES = (
     "occupancy",
     "solve",
     "plan",
+    "bucketer",
     "report",
+    "vllm_plugin",
     "edge",
     "cli",
 )

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 # What vLLM reads as it is imported: an `empty` build knows no device of its own.
 VLLM_ENVIRONMENT = {
@@ -98,20 +98,37 @@ def replay_with_vllm(
     num_gpu_blocks: int,
     step_seconds: Callable[[StepLoad], float],
     concurrency: int | None = None,
+    priorities: Sequence[int] | None = None,
+    policy: Literal["fcfs", "priority"] = "fcfs",
+    long_prefill_token_threshold: int = 0,
+    sliding_window: int | None = None,
+    n: int = 1,
 ) -> OracleReplay:
     """Replays requests, in the order given, through vLLM's scheduler.
 
     A request joins the waiting queue once its arrival is no later than the clock. With
     `concurrency` arrivals do not count: that many requests are in flight from the start, and as one
-    finishes the next joins, so that the next step can schedule it.
+    finishes the next joins, so that the next step can schedule it. Of a request with `n` sequences each
+    is a request of its own to the scheduler, as vLLM's front end fans them out; a request has finished when
+    they all have. A step that only preempts, and schedules nothing, takes no time.
 
     Raises:
         RuntimeError: the scheduler has requests and schedules none, as one outgrows the pool.
     """
-    scheduler = _scheduler(block_size, max_num_seqs, max_model_len, max_num_batched_tokens, num_gpu_blocks)
+    scheduler = _scheduler(
+        block_size,
+        max_num_seqs,
+        max_model_len,
+        max_num_batched_tokens,
+        num_gpu_blocks,
+        policy=policy,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        sliding_window=sliding_window,
+    )
     requests = len(prompt_tokens)
     loads: list[StepLoad] = []
     finish_seconds = [0.0] * requests
+    unfinished = [n] * requests
     now, added, finished, preemptions = 0.0, 0, 0, 0
 
     def has_come(request: int) -> bool:
@@ -122,26 +139,43 @@ def replay_with_vllm(
 
     while finished < requests:
         while added < requests and has_come(added):
-            scheduler.add_request(_request(added, prompt_tokens[added], output_tokens[added]))
+            for child in range(n):
+                priority = 0 if priorities is None else priorities[added]
+                scheduler.add_request(
+                    _request(added, child, prompt_tokens[added], output_tokens[added], priority)
+                )
             added += 1
         if added == finished:
             assert arrival_seconds is not None, "a closed loop never idles"
             now = arrival_seconds[added]
             continue
         scheduled = scheduler.schedule()
+        if not scheduled.num_scheduled_tokens and scheduled.preempted_req_ids:
+            preemptions += len(scheduled.preempted_req_ids)
+            _sample(scheduler, scheduled)
+            continue
         if not scheduled.num_scheduled_tokens:
             raise RuntimeError(f"nothing scheduled at {now} s with {added - finished} requests in flight")
         preemptions += len(scheduled.preempted_req_ids or ())
-        loads.append(_step_load(scheduler, scheduled, block_size))
+        loads.append(_step_load(scheduler, scheduled, block_size, sliding_window))
         now += step_seconds(loads[-1])
         for request in _sample(scheduler, scheduled):
             finish_seconds[request] = now
-            finished += 1
+            unfinished[request] -= 1
+            finished += unfinished[request] == 0
     return OracleReplay(loads, now, preemptions, finish_seconds)
 
 
-def _step_load(scheduler: Any, scheduled: Any, block_size: int) -> StepLoad:
+def _step_load(scheduler: Any, scheduled: Any, block_size: int, sliding_window: int | None) -> StepLoad:
     """The load of a step, read from the requests as `schedule()` left them."""
+    null_block = scheduler.kv_cache_manager.block_pool.null_block
+
+    def own_blocks(request_id: str, kv_tokens: int) -> int:
+        (held,) = scheduler.kv_cache_manager.get_blocks(request_id).blocks
+        own = sum(block is not null_block for block in held)
+        assert sliding_window is not None or own == -(-kv_tokens // block_size)
+        return own
+
     blocks = []
     prefills = []
     for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
@@ -149,9 +183,9 @@ def _step_load(scheduler: Any, scheduled: Any, block_size: int) -> StepLoad:
         # schedule() has already moved num_computed_tokens on by this step's tokens.
         num_computed_tokens = request.num_computed_tokens - num_tokens
         if num_tokens == 1 and num_computed_tokens >= request.num_prompt_tokens:
-            blocks.append(-(-(num_computed_tokens + 1) // block_size))
+            blocks.append(own_blocks(request_id, num_computed_tokens + 1))
         else:
-            prefills.append((-(-(num_computed_tokens + num_tokens) // block_size), num_tokens))
+            prefills.append((own_blocks(request_id, num_computed_tokens + num_tokens), num_tokens))
     num_prefill_tokens = sum(num_tokens for _, num_tokens in prefills)
     return StepLoad(
         len(blocks), max(blocks, default=0), sum(blocks), num_prefill_tokens, tuple(blocks), tuple(prefills)
@@ -174,19 +208,22 @@ def _sample(scheduler: Any, scheduled: Any) -> list[int]:
     )
     by_client = scheduler.update_from_output(scheduled, output)
     return [
-        int(output.request_id)
+        int(output.request_id.partition("-")[0])
         for outputs in by_client.values()
         for output in outputs.outputs
         if output.finish_reason is not None
     ]
 
 
-def _request(number: int, prompt_tokens: int, output_tokens: int) -> Any:
+def _request(number: int, child: int, prompt_tokens: int, output_tokens: int, priority: int) -> Any:
+    """A request whose arrival time is its place in the order, since no two arrive at the very same time."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
 
     return Request(
-        request_id=str(number),
+        request_id=f"{number:06}-{child:06}",
+        priority=priority,
+        arrival_time=float(number),
         prompt_token_ids=[_TOKEN] * prompt_tokens,
         sampling_params=SamplingParams(max_tokens=output_tokens, ignore_eos=True, temperature=0.0),
         pooling_params=None,
@@ -194,7 +231,15 @@ def _request(number: int, prompt_tokens: int, output_tokens: int) -> Any:
 
 
 def _scheduler(
-    block_size: int, max_num_seqs: int, max_model_len: int, max_num_batched_tokens: int, num_gpu_blocks: int
+    block_size: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    max_num_batched_tokens: int,
+    num_gpu_blocks: int,
+    *,
+    policy: Literal["fcfs", "priority"],
+    long_prefill_token_threshold: int,
+    sliding_window: int | None,
 ) -> Any:
     """A scheduler set as on Spyre: chunked prefill on, prefix caching and async scheduling off."""
     import torch
@@ -207,7 +252,12 @@ def _scheduler(
         VllmConfig,
     )
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
     from vllm.v1.structured_output import StructuredOutputManager
 
     with tempfile.TemporaryDirectory() as model:
@@ -227,13 +277,25 @@ def _scheduler(
                 enable_chunked_prefill=True,
                 is_encoder_decoder=False,
                 async_scheduling=False,
+                policy=policy,
+                long_prefill_token_threshold=long_prefill_token_threshold,
             ),
             cache_config=CacheConfig(block_size=block_size, enable_prefix_caching=False),
             parallel_config=ParallelConfig(),
             device_config=DeviceConfig("cpu"),
         )
     config.cache_config.num_gpu_blocks = num_gpu_blocks  # the engine's memory profiling would set it
-    spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
+    shape: dict[str, Any] = {
+        "block_size": block_size,
+        "num_kv_heads": 1,
+        "head_size": 64,
+        "dtype": torch.float32,
+    }
+    spec = (
+        FullAttentionSpec(**shape)
+        if sliding_window is None
+        else SlidingWindowSpec(**shape, sliding_window=sliding_window)
+    )
     return Scheduler(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(

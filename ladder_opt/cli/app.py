@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ladder_opt._version import __version__
-from ladder_opt.cli import check, evaluate, export, frontier, simulate, sweep, trace, tune
+from ladder_opt.cli import check, evaluate, export, frontier, simulate, sweep, trace, tune, verify
 from ladder_opt.cli.options import command
 from ladder_opt.cli.output import one_line, say
 from ladder_opt.errors import InternalError, LadderOptError
@@ -34,6 +34,7 @@ command(app, "frontier")(frontier.run)
 command(app, "sweep")(sweep.run)
 command(app, "check")(check.run)
 command(app, "export")(export.run)
+command(app, "verify")(verify.run)
 app.add_typer(trace.app, name="trace")
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ladder_opt.bucketer import Bucketer
+from ladder_opt.bucketer.environment import ENVIRONMENT_LISTS
 from ladder_opt.cli.options import EngineOptions
 from ladder_opt.cli.output import exit_code, print_json, warn
-from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.plan.plan import read_plan
-from ladder_opt.plan.resolve import resolve_plan
-from ladder_opt.solve.price import distinct_variants
 
 
 def run(
@@ -25,31 +25,38 @@ def run(
 ) -> int:
     """Say what the bucketer will really use of a plan on an engine, every clamp included.
 
-    Engine options that are not given are the plan's own.
+    Engine options that are not given are the plan's own. The Spyre plugin's variables
+    SPYRE_ATTN_NUM_SEQS_BUCKETS, SPYRE_ATTN_KV_BUCKETS and SPYRE_ATTN_QUERY_BUCKETS count as they do in a
+    server: set here, they win.
     """
     plan = read_plan(plan_path)
     engine = engine_options.engine(plan.to_engine())
-    resolved = resolve_plan(plan, engine, path=str(plan_path))
-    ladders = resolved.ladders
+    bucketer = Bucketer.from_engine(engine, plan=plan, environ=os.environ, plan_path=str(plan_path))
+    ladders = bucketer.ladders
     ragged = None
     if ladders.ragged is not None:
         ragged = {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()}
     report = {
-        "source": resolved.source,
+        "source": bucketer.source,
+        "sources": dict(bucketer.sources),
         "kernel": plan.kernel,
         "engine": engine.to_dict(),
         "num_seqs": list(ladders.num_seqs),
         "num_blocks": list(ladders.num_blocks),
         "ragged": ragged,
-        "num_variants": distinct_variants(ladders, engine, get_kernel(plan.kernel)),
+        "kv_tokens": list(bucketer.kv_tokens.rungs),
+        "query_tokens": list(bucketer.query_tokens.rungs),
+        "num_variants": len(bucketer.batched_variants()),
+        "num_sequence_variants": len(bucketer.sequence_variants()),
+        "environment": {name: os.environ[name] for name in ENVIRONMENT_LISTS if os.environ.get(name)},
         "verdict": plan.verdict,
-        "warnings": list(resolved.warnings),
+        "warnings": list(bucketer.warnings),
     }
-    warn(resolved.warnings)
+    warn(bucketer.warnings)
     if as_json:
         print_json(report)
     else:
         from ladder_opt.report.text import check_text, console  # noqa: PLC0415
 
         console().print(check_text(report))
-    return exit_code(strict=strict, warnings=resolved.warnings)
+    return exit_code(strict=strict, warnings=bucketer.warnings)

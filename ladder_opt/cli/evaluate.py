@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
-    JobOptions,
     LoadOptions,
     ReadOptions,
     RestartOptions,
     StepsOptions,
     load_traffic,
-    one_start_note,
     solve_options,
+    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
@@ -80,19 +80,21 @@ def run(
             f"{plan.provenance.cost_name or 'another'} (kernel {plan.kernel})"
         )
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine, target=target)
+        traffic = load_traffic(
+            traces, steps, read, load, engine, engine_options=engine_options, target=target
+        )
         result = evaluate(
             traffic.source,
             ladders,
             cost,
             engine=engine,
-            options=solve_options(restarts),
-            replay_options=load.replay_options(jobs),
+            options=traffic.given(solve_options(restarts)),
+            replay_options=load.replay_options(engine_options, jobs),
             inputs=traffic.inputs,
             warnings=[*traffic.warnings, *clamped],
             progress=progress,
         )
-    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
+    warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(result.warnings)
     if as_json:
         print_json(result.to_dict())

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
-    JobOptions,
     LimitOptions,
     LoadOptions,
     ReadOptions,
     RestartOptions,
     StepsOptions,
     load_traffic,
-    one_start_note,
     solve_options,
+    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.files import check_output, write_text
@@ -41,19 +41,21 @@ def run(
 ) -> int:
     """Every pair of ladders that none beats in both warm-up and step time."""
     engine = engine_options.engine()
-    check_output(output, inputs=[*(traces or []), steps.steps, steps.sequences])
+    check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
+        traffic = load_traffic(
+            traces, steps, read, load, engine, engine_options=engine_options, target=limits.target
+        )
         found = frontier(
             traffic.source,
             cost_options.cost(),
             engine=engine,
-            options=solve_options(restarts, limits),
-            replay_options=load.replay_options(jobs),
+            options=traffic.given(solve_options(restarts, limits)),
+            replay_options=load.replay_options(engine_options, jobs),
             warnings=traffic.warnings,
             progress=progress,
         )
-    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
+    warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(found.warnings)
     if output is not None:
         write_text(output, found.to_frame().to_csv(index=False, lineterminator="\n"))

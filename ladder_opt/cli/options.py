@@ -15,20 +15,23 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
+from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import UsageError
-from ladder_opt.executor import Executor
 from ladder_opt.files import sha256_of
 from ladder_opt.ladder import parse_rungs
+from ladder_opt.occupancy.engine_file import SchedulingFile, read_scheduling_settings
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.record_file import read_recorded_steps, steps_files
 from ladder_opt.occupancy.sequences_file import read_sequences
-from ladder_opt.occupancy.steps_file import read_steps
 from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
 from ladder_opt.plan.rounds import Source
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
 from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.table import Trace, TraceSource
-from ladder_opt.units import parse_duration_seconds, parse_share
+from ladder_opt.units import duration_text, parse_duration_seconds, parse_share
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -108,6 +111,12 @@ class EngineOptions:
         int | None,
         typer.Option("--min-batched-seqs", help="Decoding sequences from which steps are batched [4]."),
     ] = None
+
+    def scheduling_file(self) -> SchedulingFile:
+        """What the file says about scheduling."""
+        if self.engine_file is None:
+            return SchedulingFile({}, ())
+        return read_scheduling_settings(self.engine_file)
 
     def engine(self, base: Engine | None = None) -> Engine:
         """The engine: defaults (or `base`), then the file, then the options."""
@@ -211,24 +220,7 @@ def _column_names(text: str | None) -> dict[str, str] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """Where replays run; the result is the same wherever."""
-
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Replays at a time [one a core].")] = None
-    executor_name: Annotated[
-        str,
-        typer.Option(
-            "--executor", help="local, or dask://HOST:PORT of a Dask scheduler whose workers see the traces."
-        ),
-    ] = "local"
-
-    def executor(self) -> Executor:
-        """For the library."""
-        return Executor.named(self.executor_name, jobs=self.jobs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class LoadOptions(SchedulingOptions):
     """How traces are replayed."""
 
     concurrency: Annotated[
@@ -245,14 +237,15 @@ class LoadOptions:
         str | None, typer.Option("--weights", help="How often each trace counts in the mix: 5,1,1 [1 each].")
     ] = None
 
-    def replay_options(self, jobs: JobOptions) -> ReplayOptions:
-        """For the library."""
+    def replay_options(self, engine_options: EngineOptions, jobs: JobOptions) -> ReplayOptions:
+        """For the library; the engine file may say how it schedules."""
         return ReplayOptions(
             executor=jobs.executor(),
             concurrency=self.concurrency,
             rate_scale=self.rate_scale,
             replicas=self.replicas,
             weights=None if self.weights is None else _numbers(self.weights, option="--weights"),
+            scheduling=self.scheduling(engine_options),
         )
 
 
@@ -268,7 +261,12 @@ class StepsOptions:
     """A histogram in place of traces."""
 
     steps: Annotated[
-        Path | None, typer.Option("--steps", help="A steps histogram (CSV or Parquet) in place of traces.")
+        list[Path] | None,
+        typer.Option(
+            "--steps",
+            help="A steps histogram (CSV or Parquet) in place of traces, or a folder that a server recorded; "
+            "several add up.",
+        ),
     ] = None
     sequences: Annotated[
         Path | None,
@@ -276,6 +274,10 @@ class StepsOptions:
             "--sequences", help="Calls of the per-sequence path beside --steps, for --target spyre-env."
         ),
     ] = None
+
+    def files(self) -> list[str]:
+        """The files meant, those of folders one by one."""
+        return [file for path in self.steps or [] for file in steps_files(path)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,52 +409,80 @@ def solve_options(restarts: RestartOptions, limits: LimitOptions | None = None) 
     return SolveOptions(**restarts.fields(), **(limits.fields() if limits else {}))
 
 
-def one_start_note(steps: StepsOptions, restarts: RestartOptions) -> list[str]:
-    """A histogram does not say how long it took: tell what is charged for it."""
-    if steps.steps is None or restarts.restarts is not None or restarts.span is not None:
+def span_note(traffic: Traffic, restarts: RestartOptions) -> list[str]:
+    """A histogram need not say how long it took: tell what is charged for it."""
+    if (
+        not isinstance(traffic.source, StepHistogram)
+        or restarts.restarts is not None
+        or restarts.span is not None
+    ):
         return []
+    if traffic.span_seconds is not None:
+        return [f"the steps cover {duration_text(traffic.span_seconds)} of a server, as their records say"]
     return ["one server start is charged: --span says how long the histogram took, --restarts how many"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What a command works on."""
+    """What a command works on.
+
+    Attributes:
+        source: traces, or a histogram.
+        inputs: the files it came from.
+        warnings: what a plan should carry.
+        notes: what a person should know.
+        span_seconds: server time that a histogram covers, where its records say so.
+    """
 
     source: Source
     inputs: tuple[TraceSource, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    span_seconds: float | None = None
+
+    def given(self, options: SolveOptions) -> SolveOptions:
+        """The options, with the time that recorded steps cover where none is given."""
+        if self.span_seconds is None or options.span_seconds is not None:
+            return options
+        return dataclasses.replace(options, span_seconds=self.span_seconds)
 
 
-def _input(path: Path, trace: AnyTrace) -> TraceSource:
-    """The file that was read, though a canonical one names those it was made from."""
-    if len(trace.sources) == 1 and trace.sources[0].path == str(path):
-        return trace.sources[0]
+def _inputs(path: Path, trace: AnyTrace) -> list[TraceSource]:
+    """The file that was read, though a canonical one names those it was made from; of a folder, its files."""
+    if path.is_dir() or (len(trace.sources) == 1 and trace.sources[0].path == str(path)):
+        return list(trace.sources)
     rows = len(trace) + sum(trace.set_aside.values())
-    return TraceSource(path=str(path), sha256=sha256_of(path), rows=rows, format="ladder_opt")
+    return [TraceSource(path=str(path), sha256=sha256_of(path), rows=rows, format="ladder_opt")]
 
 
-def _histogram(path: Path, sequences: Path | None, engine: Engine, target: str) -> Traffic:
-    file = read_steps(path, engine)
-    inputs = [TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")]
-    warnings = list(file.warnings)
+def _histogram(steps: StepsOptions, engine: Engine, target: str) -> Traffic:
+    recorded = read_recorded_steps(steps.files(), engine)
+    inputs = [
+        TraceSource(path=file.path, sha256=file.sha256, rows=file.rows, format="steps")
+        for file in recorded.files
+    ]
+    warnings = list(recorded.warnings)
+    histogram = recorded.steps
     if target == "plugin":
-        if sequences is not None:
+        if steps.sequences is not None:
             raise UsageError("--sequences: found with --target plugin, expected with spyre-env alone")
-        return Traffic(source=file.steps, inputs=tuple(inputs), warnings=file.warnings, notes=())
-    if sequences is None:
-        calls = file.steps.decode_calls(engine)
+    elif steps.sequences is None:
+        histogram = replace(histogram, sequences=histogram.decode_calls(engine))
         warnings.append(
             "without --sequences, per-sequence attention counts only in steps below min_batched_seqs, each "
             "sequence as long as the longest: prefill is left out"
         )
     else:
-        more = read_sequences(sequences, engine)
-        calls = more.sequences
+        more = read_sequences(steps.sequences, engine)
+        histogram = replace(histogram, sequences=more.sequences)
         inputs.append(TraceSource(path=more.path, sha256=more.sha256, rows=more.rows, format="sequences"))
         warnings += more.warnings
     return Traffic(
-        source=replace(file.steps, sequences=calls), inputs=tuple(inputs), warnings=tuple(warnings), notes=()
+        source=histogram,
+        inputs=tuple(inputs),
+        warnings=tuple(warnings),
+        notes=(),
+        span_seconds=recorded.seconds,
     )
 
 
@@ -463,6 +493,7 @@ def load_traffic(
     load: LoadOptions,
     engine: Engine,
     *,
+    engine_options: EngineOptions,
     target: str = "plugin",
 ) -> Traffic:
     """Read traces or a histogram, whichever was given, with what the target needs to know.
@@ -471,21 +502,25 @@ def load_traffic(
         UsageError: neither or both, or a histogram with options that only traces have.
         InputError: a file that cannot be used.
     """
-    if bool(traces) == (steps.steps is not None):
+    if bool(traces) == bool(steps.steps):
         raise UsageError(f"found {'both' if traces else 'neither'}, expected trace files or --steps")
-    if steps.steps is not None:
+    if steps.steps:
         for given in (read, load):
             for field in dataclasses.fields(given):
                 if getattr(given, field.name) != field.default:
                     option = f"--{field.name.strip('_').replace('_', '-')}"
                     raise UsageError(f"{option}: found with --steps, expected with traces alone")
-        return _histogram(steps.steps, steps.sequences, engine, target)
+        return _histogram(steps, engine, target)
     if steps.sequences is not None:
         raise UsageError("--sequences: found with traces, expected with --steps alone")
     loaded = [read.open(path) for path in traces or []]
     return Traffic(
         source=loaded,
-        inputs=tuple(_input(path, trace) for path, trace in zip(traces or [], loaded, strict=True)),
-        warnings=(),
+        inputs=tuple(
+            source
+            for path, trace in zip(traces or [], loaded, strict=True)
+            for source in _inputs(path, trace)
+        ),
+        warnings=engine_options.scheduling_file().warnings,
         notes=tuple(note for trace in loaded for note in trace.notes),
     )

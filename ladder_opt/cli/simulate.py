@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ladder_opt.cli.options import CostOptions, EngineOptions, JobOptions, LoadOptions, ReadOptions
+from ladder_opt.cli.job_options import JobOptions
+from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
@@ -57,8 +58,9 @@ def run(
             raise UsageError(f"--sequences: found {sequences}, expected another file than -o names")
     engine = engine_options.engine()
     cost = cost_options.cost()
-    options = load.replay_options(jobs)
+    options = load.replay_options(engine_options, jobs)
     named, warnings = _named_ladders(ladders, engine)
+    warnings += engine_options.scheduling_file().warnings
     with progress_bar() as progress:
         loaded = [read.open(path) for path in traces]
         replay = simulate(
@@ -71,6 +73,7 @@ def run(
             replicas=options.replicas,
             weights=options.weights,
             executor=options.executor,
+            scheduling=options.scheduling,
             per_sequence=sequences is not None,
             progress=None if progress is None else lambda share: progress("replay", share),
         )

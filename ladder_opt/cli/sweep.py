@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
-    JobOptions,
     LimitOptions,
     LoadOptions,
     ReadOptions,
@@ -22,6 +22,7 @@ from ladder_opt.cli.options import (
     solve_options,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.errors import UsageError
 from ladder_opt.files import check_output, write_text
 from ladder_opt.ladder import parse_rungs
@@ -35,7 +36,7 @@ _LIST = "one value, or several: "
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridOptions:
+class GridOptions(SchedulingOptions):
     """The engine's limits and the load, several values of each; every combination is a point."""
 
     max_num_seqs: Annotated[
@@ -97,7 +98,8 @@ class GridOptions:
 
     def load_options(self) -> LoadOptions:
         """What is not varied."""
-        return LoadOptions(concurrency=self.concurrency, weights=self.weights)
+        scheduling = {field.name: getattr(self, field.name) for field in fields(SchedulingOptions)}
+        return LoadOptions(concurrency=self.concurrency, weights=self.weights, **scheduling)
 
 
 def _factors(text: str, option: str) -> list[float]:
@@ -133,20 +135,21 @@ def run(
     if not grid:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in SETTINGS)
         raise UsageError(f"found no setting to vary, expected values for one or more of {options}")
-    engine = grid_options.engine_options().engine()
+    engine_options = grid_options.engine_options()
+    engine = engine_options.engine()
     load = grid_options.load_options()
     with progress_bar() as progress:
-        traffic = load_traffic(traces, StepsOptions(), read, load, engine)
+        traffic = load_traffic(traces, StepsOptions(), read, load, engine, engine_options=engine_options)
         frame = sweep(
             traffic.source,  # type: ignore[arg-type]  # traces, for no histogram was named
             cost_options.cost(),
             grid=grid,
             engine=engine,
             options=solve_options(restarts, limits),
-            replay_options=load.replay_options(jobs),
+            replay_options=load.replay_options(engine_options, jobs),
             progress=progress,
         )
-    warnings = _failed(frame, list(grid))
+    warnings = [*traffic.warnings, *_failed(frame, list(grid))]
     warn(traffic.notes, label="note")
     warn(warnings)
     if output is not None:

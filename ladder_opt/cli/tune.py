@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
-    JobOptions,
     LimitOptions,
     LoadOptions,
     ReadOptions,
     RestartOptions,
     StepsOptions,
     load_traffic,
-    one_start_note,
     solve_options,
+    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.files import check_output
@@ -37,27 +38,35 @@ def run(
     restarts: RestartOptions,
     limits: LimitOptions,
     traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
+    robust: Annotated[
+        bool,
+        typer.Option(
+            "--robust", help="Least worst regret over the traces, each against its own best, not least cost."
+        ),
+    ] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the plan goes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
-    check_output(output, inputs=[*(traces or []), steps.steps, steps.sequences])
+    check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
     engine = engine_options.engine()
     cost = cost_options.cost()
-    options = solve_options(restarts, limits)
+    options = replace(solve_options(restarts, limits), robust=robust)
     with progress_bar() as progress:
-        traffic = load_traffic(traces, steps, read, load, engine, target=limits.target)
+        traffic = load_traffic(
+            traces, steps, read, load, engine, engine_options=engine_options, target=limits.target
+        )
         plan = tune(
             traffic.source,
             cost,
             engine=engine,
-            options=options,
-            replay_options=load.replay_options(jobs),
+            options=traffic.given(options),
+            replay_options=load.replay_options(engine_options, jobs),
             inputs=traffic.inputs,
             warnings=traffic.warnings,
             progress=progress,
         )
-    warn([*traffic.notes, *one_start_note(steps, restarts)], label="note")
+    warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(plan.warnings)
     if output is not None:
         write_plan(plan, output)

@@ -26,18 +26,24 @@ from numpy.typing import NDArray
 
 from ladder_opt.occupancy._step_kernel import (
     ARRIVED,
+    BLOCK_SIZE,
     BUSY,
+    CONCURRENCY,
     DECODE_TOKENS,
     DONE,
     FINISHED,
     FREE,
     IDLE,
+    MAX_NUM_SEQS,
+    MAX_TOKENS,
+    MIN_BATCHED,
     NEXT,
     NOW,
     PAUSED,
     PREEMPTED,
     PREFILL_ONLY,
     PREFILL_TOKENS,
+    RESERVE,
     RUNNING,
     STARVED,
     STEPS,
@@ -132,10 +138,15 @@ def advance(
     sequences: NDArray[np.int64] | None,
     max_steps: int,
 ) -> int:
-    """Run at most `max_steps` engine steps; arguments and result are those of `_step_kernel.advance`."""
+    """Run at most `max_steps` engine steps; arguments and result are those of `_step_kernel.advance`.
+
+    First come, first served with full attention, without a threshold and, in a closed loop, with one sequence
+    a request: what else there is breaks the premise above.
+    """
     requests = prompt.size
-    block_size, max_num_seqs, max_tokens, min_batched = limits[0], limits[1], limits[2], limits[3]
-    concurrency, reserve = limits[4], limits[5]
+    block_size, max_num_seqs, max_tokens = limits[BLOCK_SIZE], limits[MAX_NUM_SEQS], limits[MAX_TOKENS]
+    min_batched, concurrency, reserve = limits[MIN_BATCHED], limits[CONCURRENCY], limits[RESERVE]
+    nothing = np.empty(0, np.int64)  # what only the step loop can do
     start = np.empty(max_num_seqs, np.int64)
     finish = np.empty(max_num_seqs, np.int64)
     crossings = np.zeros(block_size, np.int64)
@@ -206,6 +217,10 @@ def advance(
                 steps,
                 real_blocks,
                 sequences,
+                nothing,
+                nothing,
+                nothing,
+                nothing,
                 1,
             )
             num_preempted = state[PREEMPTED]

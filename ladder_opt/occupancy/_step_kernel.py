@@ -1,7 +1,8 @@
-"""The replay's step loop in numba: vLLM v1's FCFS scheduling, one engine step an iteration.
+"""The replay's step loop in numba: vLLM v1's scheduling, one engine step an iteration.
 
-The rules (read against vllm 0.28, `vllm/v1/core/sched/scheduler.py`) stand in `replay.py`; its plain
-twin is `plain.py`, and tests compare the two, and both with vLLM's own Scheduler.
+The rules (read against vllm 0.28, `vllm/v1/core/sched/scheduler.py`) stand in `replay.py` and
+`scheduling.py`; its plain twin is `plain.py`, and tests compare the two, and both with vLLM's own Scheduler.
+Arrays that a run does not use are empty.
 """
 
 from __future__ import annotations
@@ -10,11 +11,25 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+# Slots of the limits.
+(
+    BLOCK_SIZE,
+    MAX_NUM_SEQS,
+    MAX_TOKENS,  # max_num_batched_tokens
+    MIN_BATCHED,
+    CONCURRENCY,  # 0: arrivals decide
+    CHILDREN,  # sequences of each request (n), next to each other
+    THRESHOLD,  # long_prefill_token_threshold; 0: none
+    WINDOW,  # tokens of the sliding window; read where `dropped` is given
+    MOST_BLOCKS,  # that admission asks for, whatever the sequence's length
+    RESERVE,  # requests never scheduled that a step must have behind it; 0: all are loaded
+    LIMIT_SLOTS,
+) = range(11)
 # Slots of the integer state; the loop can stop after any step and go on from here.
 (
     RUNNING,  # requests running
-    PREEMPTED,  # requests at the front of the waiting queue, a stack
-    NEXT,  # first request never scheduled
+    PREEMPTED,  # requests on the stack of preempted ones; with priorities: in the heap of all waiting ones
+    NEXT,  # first request never scheduled; with priorities: first not in the heap yet
     ARRIVED,  # first request not arrived yet
     FREE,  # KV blocks free
     DONE,  # requests finished
@@ -23,12 +38,51 @@ from numpy.typing import NDArray
     PREEMPTIONS,
     PREFILL_TOKENS,
     DECODE_TOKENS,
+    WHOLE,  # requests all of whose sequences have finished
     INTEGER_SLOTS,
-) = range(12)
+) = range(13)
 # Slots of the float state, in seconds.
 NOW, BUSY, IDLE, FLOAT_SLOTS = range(4)
 # What the loop returned for.
 FINISHED, PAUSED, STUCK, STARVED = range(4)
+
+
+@njit(cache=True, nogil=True)
+def push(heap: NDArray[np.int64], size: int, rank: int) -> None:
+    """Add a rank to a binary heap of `size` ranks, the smallest on top. Modified in place."""
+    at = size
+    while at > 0 and heap[(at - 1) // 2] > rank:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = rank
+
+
+@njit(cache=True, nogil=True)
+def pop(heap: NDArray[np.int64], size: int) -> None:
+    """Take the smallest rank off a binary heap of `size` ranks. Modified in place."""
+    rank = heap[size - 1]
+    at = 0
+    while 2 * at + 1 < size - 1:
+        child = 2 * at + 1
+        if child + 1 < size - 1 and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= rank:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = rank
+
+
+@njit(cache=True, nogil=True)
+def _lowest_priority(
+    running: NDArray[np.int64], num_running: int, rank: NDArray[np.int64], children: int
+) -> int:
+    """Where the running request of the highest rank stands; of siblings, which share one, the oldest."""
+    at = 0
+    for slot in range(1, num_running):
+        if rank[running[slot]] // children > rank[running[at]] // children:
+            at = slot
+    return at
 
 
 @njit(cache=True, nogil=True)
@@ -49,38 +103,51 @@ def advance(
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
+    rank: NDArray[np.int64],
+    of_rank: NDArray[np.int64],
+    dropped: NDArray[np.int64],
+    unfinished: NDArray[np.int64],
     max_steps: int,
 ) -> int:
     """Run at most `max_steps` engine steps; return FINISHED, PAUSED, STUCK or STARVED.
 
     A trace may come in chunks. A step admits at most `max_num_seqs` requests, so as long as that many that
-    were never scheduled are loaded, what comes after them cannot change the step: with `reserve` =
-    max_num_seqs the loop stops (STARVED) before the first step for which that does not hold.
+    were never scheduled are loaded, what comes after them cannot change the step: with RESERVE = max_num_seqs
+    the loop stops (STARVED) before the first step for which that does not hold. Not so with priorities.
 
     Args:
         arrival: (requests,) seconds, ascending; empty for a closed loop.
         prompt: (requests,) prompt tokens.
         output: (requests,) output tokens.
-        limits: block_size, max_num_seqs, max_num_batched_tokens, min_batched_seqs, concurrency
-            (0: arrivals decide), reserve (0: all requests are loaded).
+        limits: integer slots above.
         seconds: base, per_sequence_gather, per_prefill_token.
         batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), seconds of a batched step by its size.
         computed: (requests,) tokens whose KV is in the pool. Modified in place.
         known: (requests,) prompt tokens plus tokens sampled so far. Modified in place.
-        blocks: (requests,) KV blocks held. Modified in place.
+        blocks: (requests,) KV blocks of the computed tokens. Modified in place.
         running: (max_num_seqs,) the running requests, oldest first. Modified in place.
-        preempted: (requests,) stack of preempted requests. Modified in place.
+        preempted: (requests,) stack of preempted requests, or with priorities the heap of waiting requests'
+            ranks. Modified in place.
         state: integer slots above. Modified in place.
         clock: float slots above. Modified in place.
         steps: (max_num_seqs + 1, max_num_blocks + 1) steps by size. Modified in place.
         real_blocks: the same shape, sum of the decodes' own blocks. Modified in place.
         sequences: (max_num_blocks + 1, longest query + 1) calls of the per-sequence path by size, modified in
-            place; None where nobody asked: numba then compiles the counting away.
+            place; None where nobody asked.
+        rank: (requests,) place of each in the order of priority and arrival; empty: first come, first served.
+        of_rank: (requests,) the request of each rank.
+        dropped: (requests,) leading blocks that left the sliding window and were given back, modified in
+            place; empty: full attention.
+        unfinished: (requests / children,) sequences that have not finished, modified in place; empty where a
+            request has one.
         max_steps: when to pause.
     """
     requests = prompt.size
-    block_size, max_num_seqs, max_tokens, min_batched = limits[0], limits[1], limits[2], limits[3]
-    concurrency, reserve = limits[4], limits[5]
+    block_size, max_num_seqs, max_tokens = limits[BLOCK_SIZE], limits[MAX_NUM_SEQS], limits[MAX_TOKENS]
+    min_batched, concurrency, children = limits[MIN_BATCHED], limits[CONCURRENCY], limits[CHILDREN]
+    threshold, window, most_blocks = limits[THRESHOLD], limits[WINDOW], limits[MOST_BLOCKS]
+    reserve = limits[RESERVE]
+    by_priority, windowed, fans_out = rank.size > 0, dropped.size > 0, unfinished.size > 0
     num_running = state[RUNNING]
     num_preempted = state[PREEMPTED]
     next_new = state[NEXT]
@@ -90,6 +157,7 @@ def advance(
     now = clock[NOW]
     busy = clock[BUSY]
     status = PAUSED
+    taken = np.empty(max_num_seqs, np.int64)  # tokens of each running request in this step
     few_blocks = np.empty(min_batched, np.int64)  # own blocks of the decodes of a step that is not batched
     for _ in range(max_steps):
         if requests - next_new < reserve:
@@ -99,50 +167,123 @@ def advance(
             status = FINISHED
             break
         if concurrency > 0:
-            arrived = min(requests, done + concurrency)
+            whole = done
+            if fans_out:
+                whole = state[WHOLE]
+            arrived = min(requests, (whole + concurrency) * children)
         else:
             if num_running == 0 and num_preempted == 0 and next_new == arrived and arrival[arrived] > now:
                 clock[IDLE] += arrival[arrived] - now
                 now = arrival[arrived]
             while arrived < requests and arrival[arrived] <= now:
                 arrived += 1
+        if by_priority:
+            while next_new < arrived:
+                push(preempted, num_preempted, rank[next_new])
+                num_preempted += 1
+                next_new += 1
         budget = max_tokens
-        decodes = 0
-        longest = 0
-        own_blocks = 0
         evicted = False
-        finished = 0
         # 1. Running requests, oldest first, each as far as the budget goes.
         scheduled = 0
         while scheduled < num_running and budget > 0:
             request = running[scheduled]
             before = computed[request]
-            tokens = min(known[request] - before, budget)
+            tokens = known[request] - before
+            if 0 < threshold < tokens:
+                tokens = threshold
+            tokens = min(tokens, budget)
+            if windowed:
+                outside = max(0, before - window + 1) // block_size
+                if outside > dropped[request]:
+                    free += outside - dropped[request]
+                    dropped[request] = outside
             held = blocks[request]
             wanted = 0
             if before + tokens > held * block_size:  # a division a token would be half the run time
                 wanted = (before + tokens + block_size - 1) // block_size - held
-            if wanted > free:
-                # The newest running request gives its blocks back, until there is room or it is this one.
+            victim = -1
+            while wanted > free and victim != request:
+                # The newest running request, or the one of lowest priority, gives its blocks back, until
+                # there is room or it is this one.
                 evicted = True
-                victim = -1
-                while wanted > free and victim != request:
+                last = num_running - 1
+                if by_priority:
+                    last = _lowest_priority(running, num_running, rank, children)
+                victim = running[last]
+                free += blocks[victim]
+                blocks[victim] = 0
+                computed[victim] = 0
+                if windowed:
+                    free -= dropped[victim]
+                    dropped[victim] = 0
+                if by_priority:
+                    if last < scheduled:  # it was scheduled already
+                        budget += taken[last]
+                        scheduled -= 1
                     num_running -= 1
-                    victim = running[num_running]
-                    free += blocks[victim]
-                    blocks[victim] = 0
-                    computed[victim] = 0
+                    for slot in range(last, num_running):
+                        running[slot] = running[slot + 1]
+                        taken[slot] = taken[slot + 1]
+                    push(preempted, num_preempted, rank[victim])
+                else:
+                    num_running -= 1
                     preempted[num_preempted] = victim
-                    num_preempted += 1
-                    state[PREEMPTIONS] += 1
-                if victim == request:
-                    break
-            if wanted > 0:
-                free -= wanted
-                held += wanted
-                blocks[request] = held
-            computed[request] = before + tokens
+                num_preempted += 1
+                state[PREEMPTIONS] += 1
+            if victim == request:
+                break
+            free -= wanted
+            blocks[request] = held + wanted
+            taken[scheduled] = tokens
             budget -= tokens
+            scheduled += 1
+        # 2. Waiting requests, those preempted first; a step that preempted admits nobody.
+        if not evicted:
+            while budget > 0 and num_running < max_num_seqs and (num_preempted > 0 or next_new < arrived):
+                request = next_new
+                if num_preempted > 0:
+                    request = preempted[num_preempted - 1]
+                    if by_priority:
+                        request = of_rank[preempted[0]]
+                # Admission reserves nothing, but asks that the whole sequence so far would fit.
+                if min((known[request] + block_size - 1) // block_size, most_blocks) > free:
+                    break
+                tokens = known[request]
+                if 0 < threshold < tokens:
+                    tokens = threshold
+                tokens = min(tokens, budget)
+                wanted = (tokens + block_size - 1) // block_size
+                free -= wanted
+                blocks[request] = wanted
+                budget -= tokens
+                if by_priority:
+                    pop(preempted, num_preempted)
+                if num_preempted > 0:
+                    num_preempted -= 1
+                else:
+                    next_new += 1
+                running[num_running] = request
+                taken[num_running] = tokens
+                num_running += 1
+                scheduled += 1
+        if scheduled == 0:
+            if evicted:
+                continue  # the lowest priority was first in line: an empty step, which takes no time
+            status = STUCK
+            break
+        # 3. What the step asks of the kernel, and who samples a token.
+        decodes = 0
+        longest = 0
+        own_blocks = 0
+        finished = 0
+        for slot in range(scheduled):
+            request = running[slot]
+            tokens = taken[slot]
+            before = computed[request]
+            held = blocks[request]
+            if windowed:
+                held -= dropped[request]
             if tokens == 1 and before >= prompt[request]:
                 if sequences is not None and decodes < min_batched:
                     few_blocks[decodes] = held
@@ -151,42 +292,12 @@ def advance(
                 longest = max(longest, held)
             elif sequences is not None:
                 sequences[held, tokens] += 1
-            # Sampling can be settled here: whoever is preempted later in this step comes later in the queue.
+            computed[request] = before + tokens
             if before + tokens == known[request]:
                 known[request] += 1
                 if before + tokens >= prompt[request] + output[request] - 1:
                     finished += 1
-            scheduled += 1
-        # 2. Waiting requests, those preempted first; a step that preempted admits nobody.
-        if not evicted:
-            while budget > 0 and num_running < max_num_seqs and (num_preempted > 0 or next_new < arrived):
-                request = preempted[num_preempted - 1] if num_preempted > 0 else next_new
-                # Admission reserves nothing, but asks that the whole sequence so far would fit.
-                if (known[request] + block_size - 1) // block_size > free:
-                    break
-                tokens = min(known[request], budget)
-                wanted = (tokens + block_size - 1) // block_size
-                free -= wanted
-                blocks[request] = wanted
-                computed[request] = tokens
-                budget -= tokens
-                if sequences is not None:
-                    sequences[wanted, tokens] += 1
-                if num_preempted > 0:
-                    num_preempted -= 1
-                else:
-                    next_new += 1
-                if tokens == known[request]:
-                    known[request] += 1
-                    if tokens >= prompt[request] + output[request] - 1:
-                        finished += 1
-                running[num_running] = request
-                num_running += 1
-                scheduled += 1
-        if scheduled == 0 and not evicted:
-            status = STUCK
-            break
-        # 3. The step takes its time.
+        # 4. The step takes its time.
         prefill_tokens = max_tokens - budget - decodes
         step = seconds[0] + seconds[2] * prefill_tokens
         if decodes >= min_batched:
@@ -206,15 +317,22 @@ def advance(
             real_blocks[decodes, longest] += own_blocks
         else:
             state[PREFILL_ONLY] += 1
-        # 4. Whoever has sampled the last token leaves, and gives the blocks back.
+        # 5. Whoever has sampled the last token leaves, and gives the blocks back.
         if finished > 0:
             done += finished
             kept = 0
-            for index in range(num_running):
-                request = running[index]
+            for slot in range(num_running):
+                request = running[slot]
                 if known[request] - prompt[request] == output[request]:
                     free += blocks[request]
                     blocks[request] = 0
+                    if windowed:
+                        free -= dropped[request]
+                        dropped[request] = 0
+                    if fans_out:
+                        unfinished[request // children] -= 1
+                        if unfinished[request // children] == 0:
+                            state[WHOLE] += 1
                 else:
                     running[kept] = request
                     kept += 1

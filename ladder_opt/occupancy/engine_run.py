@@ -8,7 +8,7 @@ chunks' borders change nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import dense_table_shape
 
 STEPS_BETWEEN_PROGRESS = 2_000_000
@@ -63,6 +64,7 @@ class EngineRun:
         tables: Tables,
         *,
         concurrency: int | None = None,
+        scheduling: Scheduling | None = None,
         stepwise: bool = False,
     ) -> None:
         """Start an idle engine.
@@ -73,22 +75,30 @@ class EngineRun:
             batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), see `replay.step_seconds_by_size`.
             tables: where it counts; engines may share one.
             concurrency: closed loop: as many requests in flight; None: arrivals decide.
+            scheduling: settings besides the limits; default: vLLM's on Spyre.
             stepwise: run the step loop in place of the event loop.
         """
-        self._kernel, self._advance = _load_kernels(stepwise=stepwise)
+        scheduling = scheduling or Scheduling()
+        self._scheduling = scheduling
+        self._kernel, self._advance, self._takes_extras = _load_loop(
+            scheduling, closed=concurrency is not None, stepwise=stepwise
+        )
+        # A later request may come before an earlier one, or siblings have to stay side by side.
+        self._needs_all = scheduling.policy == "priority" or scheduling.n > 1
         self._max_num_seqs = engine.max_num_seqs
         self._batched_seconds = batched_seconds
         self._tables = (tables.steps, tables.real_blocks, tables.sequences)
-        self._limits = np.array(
-            [
-                engine.block_size,
-                engine.max_num_seqs,
-                engine.max_num_batched_tokens,
-                engine.min_batched_seqs,
-                concurrency or 0,
-                0,
-            ]
-        )
+        limits = np.zeros(self._kernel.LIMIT_SLOTS, np.int64)
+        limits[self._kernel.BLOCK_SIZE] = engine.block_size
+        limits[self._kernel.MAX_NUM_SEQS] = engine.max_num_seqs
+        limits[self._kernel.MAX_TOKENS] = engine.max_num_batched_tokens
+        limits[self._kernel.MIN_BATCHED] = engine.min_batched_seqs
+        limits[self._kernel.CONCURRENCY] = concurrency or 0
+        limits[self._kernel.CHILDREN] = scheduling.n
+        limits[self._kernel.THRESHOLD] = scheduling.long_prefill_token_threshold
+        limits[self._kernel.WINDOW] = scheduling.sliding_window or 0
+        limits[self._kernel.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
+        self._limits = limits
         self._seconds = np.array(
             [
                 cost.step_seconds.base,
@@ -104,6 +114,7 @@ class EngineRun:
         self._prompt, self._output, self._computed, self._known, self._blocks, self._preempted = (
             np.zeros(0, np.int64) for _ in range(6)
         )
+        self._priority, self._dropped = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._left = 0  # requests that are finished and no longer in the arrays
         self.requests = 0
 
@@ -112,14 +123,25 @@ class EngineRun:
         """Requests finished so far."""
         return self._left + int(self._state[self._kernel.DONE])
 
-    def feed(self, arrival_seconds: NDArray[np.float64] | None, prompt: Integers, output: Integers) -> None:
+    def feed(
+        self,
+        arrival_seconds: NDArray[np.float64] | None,
+        prompt: Integers,
+        output: Integers,
+        priority: Integers | None = None,
+    ) -> None:
         """Load the next requests, each (requests,); arrivals as the engine's clock has them, or None."""
         if not len(prompt):
             return
-        if self.requests:
+        if self.requests and not self._needs_all:
             self._drop_finished()
-        elif arrival_seconds is not None:
+        elif not self.requests and arrival_seconds is not None:
             self._clock[self._kernel.NOW] = arrival_seconds[0]
+        children = self._scheduling.n
+        if children > 1:
+            prompt, output = np.repeat(prompt, children), np.repeat(output, children)
+            priority = None if priority is None else np.repeat(priority, children)
+            arrival_seconds = None if arrival_seconds is None else np.repeat(arrival_seconds, children)
         self.requests += len(prompt)
         none = np.zeros(len(prompt), np.int64)
         if arrival_seconds is not None:
@@ -130,6 +152,10 @@ class EngineRun:
         self._computed = np.concatenate((self._computed, none))
         self._blocks = np.concatenate((self._blocks, none))
         self._preempted = np.concatenate((self._preempted, none))
+        if self._scheduling.policy == "priority":
+            self._priority = np.concatenate((self._priority, none if priority is None else priority))
+        if self._scheduling.sliding_window is not None:
+            self._dropped = np.concatenate((self._dropped, none))
 
     def _drop_finished(self) -> None:
         """Keep those that wait or run; requests in flight come first, then those never scheduled."""
@@ -143,6 +169,8 @@ class EngineRun:
         self._prompt, self._output = self._prompt[kept], self._output[kept]
         self._computed, self._known = self._computed[kept], self._known[kept]
         self._blocks = self._blocks[kept]
+        if len(self._dropped):
+            self._dropped = self._dropped[kept]
         self._running[:num_running] = np.arange(num_running)
         self._preempted = np.zeros(len(kept), np.int64)
         self._preempted[:num_preempted] = np.arange(num_running, len(in_flight))
@@ -160,11 +188,12 @@ class EngineRun:
             progress: called with the requests finished since it was last called.
         """
         reserve = self._max_num_seqs if more_to_come else 0
-        if not more_to_come and not self.requests:
+        if (more_to_come and self._needs_all) or not self.requests:
             return
         if len(self._prompt) - self._state[self._kernel.NEXT] < reserve:
             return
-        self._limits[5] = reserve
+        self._limits[self._kernel.RESERVE] = reserve
+        extras = self._extras() if self._takes_extras else ()
         told = self.finished
         while True:
             status = self._advance(
@@ -182,6 +211,7 @@ class EngineRun:
                 self._state,
                 self._clock,
                 *self._tables,
+                *extras,
                 STEPS_BETWEEN_PROGRESS,
             )
             if progress is not None:
@@ -191,6 +221,17 @@ class EngineRun:
                 break
         if status == self._kernel.STUCK:
             raise InternalError(f"the replay stood still after {self.finished} of {self.requests} requests")
+
+    def _extras(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """What only some settings need: rank, of_rank, dropped, unfinished of `_step_kernel.advance`."""
+        rank = of_rank = unfinished = np.zeros(0, np.int64)
+        if self._scheduling.policy == "priority":
+            of_rank = np.argsort(self._priority, kind="stable")
+            rank = np.empty(len(of_rank), np.int64)
+            rank[of_rank] = np.arange(len(of_rank))
+        if self._scheduling.n > 1:
+            unfinished = np.full(len(self._prompt) // self._scheduling.n, self._scheduling.n)
+        return rank, of_rank, self._dropped, unfinished
 
     def totals(self) -> dict[str, float]:
         """What `Replay` adds up, by its names there, and `end_seconds`; integers are exact."""
@@ -208,7 +249,12 @@ class EngineRun:
         }
 
 
-def _load_kernels(*, stepwise: bool) -> tuple[ModuleType, Callable[..., int]]:
+def _load_loop(
+    scheduling: Scheduling, *, closed: bool, stepwise: bool
+) -> tuple[ModuleType, Callable[..., int], bool]:
+    """The module of the slots, the loop that can run these settings, and whether it takes extra arrays."""
     from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
 
-    return _step_kernel, _step_kernel.advance if stepwise else _event_kernel.advance
+    if not stepwise and replace(scheduling, n=1) == Scheduling() and (scheduling.n == 1 or not closed):
+        return _step_kernel, _event_kernel.advance, False
+    return _step_kernel, _step_kernel.advance, True

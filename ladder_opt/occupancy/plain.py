@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ladder_opt.engine import Engine
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import Trace
 
 
@@ -19,13 +20,21 @@ class _Request:
     arrival_seconds: float
     prompt_tokens: int
     output_tokens: int
+    key: tuple[int, int]  # priority, then place in the trace; siblings share it
+    parent: int
+    child: int
     computed_tokens: int = 0
     sampled_tokens: int = 0
     blocks: int = 0
+    dropped_blocks: int = 0
 
     @property
     def known_tokens(self) -> int:
         return self.prompt_tokens + self.sampled_tokens
+
+    @property
+    def held_blocks(self) -> int:
+        return self.blocks - self.dropped_blocks
 
 
 @dataclass
@@ -49,6 +58,7 @@ def simulate_plain(
     step_seconds: Callable[[int, int, int, int], float],
     *,
     concurrency: int | None = None,
+    scheduling: Scheduling | None = None,
 ) -> PlainReplay:
     """Replay one trace, every request of which fits the engine.
 
@@ -58,19 +68,26 @@ def simulate_plain(
         step_seconds: seconds of a step from (decoding sequences, blocks of the longest, sum of the
             decodes' own blocks, prefill tokens).
         concurrency: requests in flight of a closed loop; None: arrivals decide.
+        scheduling: settings besides the limits.
     """
+    scheduling = scheduling or Scheduling()
     result = PlainReplay()
     arrivals = [0.0] * len(trace) if trace.arrival_seconds is None else trace.arrival_seconds.tolist()
+    priorities = [0] * len(trace) if trace.priority is None else trace.priority.tolist()
     coming = deque(
-        _Request(arrival, int(prompt), int(output))
-        for arrival, prompt, output in zip(arrivals, trace.prompt_tokens, trace.output_tokens, strict=True)
+        _Request(arrivals[row], int(prompt), int(output), (priorities[row], row), row, child)
+        for row, (prompt, output) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
+        for child in range(scheduling.n)
     )
     waiting: deque[_Request] = deque()
     running: list[_Request] = []
     now = 0.0 if concurrency else coming[0].arrival_seconds
     while coming or waiting or running:
         if concurrency:
-            while coming and len(waiting) + len(running) < concurrency:
+            while coming:
+                in_flight = {request.parent for request in [*waiting, *running]}
+                if coming[0].parent not in in_flight and len(in_flight) >= concurrency:
+                    break
                 waiting.append(coming.popleft())
         else:
             if not waiting and not running and coming[0].arrival_seconds > now:
@@ -78,7 +95,9 @@ def simulate_plain(
                 now = coming[0].arrival_seconds
             while coming and coming[0].arrival_seconds <= now:
                 waiting.append(coming.popleft())
-        scheduled = _schedule(engine, waiting, running, result)
+        scheduled = _schedule(engine, scheduling, waiting, running, result)
+        if not scheduled:
+            continue  # a preemption that left nobody to run takes no time
         seconds = _account(engine, scheduled, step_seconds, result)
         now += seconds
         result.busy_seconds += seconds
@@ -92,44 +111,91 @@ def simulate_plain(
     return result
 
 
+@dataclass
+class _Step:
+    engine: Engine
+    scheduling: Scheduling
+    running: list[_Request]
+    tokens_of: dict[_Request, int] = field(default_factory=dict)
+
+    @property
+    def budget(self) -> int:
+        return self.engine.max_num_batched_tokens - sum(self.tokens_of.values())
+
+    @property
+    def free_blocks(self) -> int:
+        return self.engine.usable_kv_blocks - sum(request.held_blocks for request in self.running)
+
+    def next_tokens(self, request: _Request) -> int:
+        tokens = min(request.known_tokens - request.computed_tokens, self.budget)
+        return min(tokens, self.scheduling.long_prefill_token_threshold or tokens)
+
+    def victim(self) -> _Request:
+        if self.scheduling.policy == "priority":
+            return max(self.running, key=lambda one: one.key)
+        return self.running[-1]
+
+    def drop_what_left_the_window(self, request: _Request) -> None:
+        if self.scheduling.sliding_window is not None:
+            outside = max(0, request.computed_tokens - self.scheduling.sliding_window + 1)
+            request.dropped_blocks = outside // self.engine.block_size
+
+
 def _schedule(
-    engine: Engine, waiting: deque[_Request], running: list[_Request], result: PlainReplay
+    engine: Engine,
+    scheduling: Scheduling,
+    waiting: deque[_Request],
+    running: list[_Request],
+    result: PlainReplay,
 ) -> list[tuple[_Request, int]]:
-    budget = engine.max_num_batched_tokens
-    scheduled: list[tuple[_Request, int]] = []
-    preempted = False
+    step = _Step(engine, scheduling, running)
+    preemptions = _schedule_running(step, waiting)
+    result.preemptions += preemptions
+    if scheduling.policy == "priority":
+        ordered = sorted(waiting, key=lambda one: (one.key, one.child))
+        waiting.clear()
+        waiting.extend(ordered)
+    if not preemptions:
+        _schedule_waiting(step, waiting)
+    return list(step.tokens_of.items())
 
-    def free_blocks() -> int:
-        return engine.usable_kv_blocks - sum(request.blocks for request in running)
 
-    position = 0
-    while position < len(running) and budget:
-        request = running[position]
-        tokens = min(request.known_tokens - request.computed_tokens, budget)
-        needed = math.ceil((request.computed_tokens + tokens) / engine.block_size)
-        while needed - request.blocks > free_blocks():
-            victim = running.pop()
-            victim.blocks = victim.computed_tokens = 0
+def _schedule_running(step: _Step, waiting: deque[_Request]) -> int:
+    preemptions = 0
+    for request in list(step.running):
+        if not step.budget:
+            break
+        if request not in step.running:
+            continue
+        tokens = step.next_tokens(request)
+        step.drop_what_left_the_window(request)
+        needed = math.ceil((request.computed_tokens + tokens) / step.engine.block_size)
+        while request in step.running and needed - request.blocks > step.free_blocks:
+            victim = step.victim()
+            step.running.remove(victim)
+            step.tokens_of.pop(victim, None)
+            victim.blocks = victim.dropped_blocks = victim.computed_tokens = 0
             waiting.appendleft(victim)
-            result.preemptions += 1
-            preempted = True
-            if victim is request:
-                return scheduled
+            preemptions += 1
+        if request not in step.running:
+            break
         request.blocks = max(needed, request.blocks)
-        scheduled.append((request, tokens))
-        budget -= tokens
-        position += 1
-    while not preempted and waiting and budget and len(running) < engine.max_num_seqs:
+        step.tokens_of[request] = tokens
+    return preemptions
+
+
+def _schedule_waiting(step: _Step, waiting: deque[_Request]) -> None:
+    most_blocks = step.scheduling.most_admission_blocks(step.engine)
+    while waiting and step.budget and len(step.running) < step.engine.max_num_seqs:
         request = waiting[0]
-        if math.ceil(request.known_tokens / engine.block_size) > free_blocks():
+        whole = math.ceil(request.known_tokens / step.engine.block_size)
+        if min(whole, most_blocks) > step.free_blocks:
             break
         waiting.popleft()
-        tokens = min(request.known_tokens, budget)
-        request.blocks = math.ceil(tokens / engine.block_size)
-        running.append(request)
-        scheduled.append((request, tokens))
-        budget -= tokens
-    return scheduled
+        tokens = step.next_tokens(request)
+        request.blocks = math.ceil(tokens / step.engine.block_size)
+        step.running.append(request)
+        step.tokens_of[request] = tokens
 
 
 def _account(
@@ -140,7 +206,9 @@ def _account(
 ) -> float:
     decode_blocks = []
     for request, tokens in scheduled:
-        own_blocks = math.ceil((request.computed_tokens + tokens) / engine.block_size)
+        own_blocks = (
+            math.ceil((request.computed_tokens + tokens) / engine.block_size) - request.dropped_blocks
+        )
         if tokens == 1 and request.computed_tokens >= request.prompt_tokens:
             decode_blocks.append(own_blocks)
         else:

@@ -1,7 +1,8 @@
 """Replay a request trace through vLLM v1's scheduling rules, into a histogram of decode steps.
 
 The rules, as read in vllm 0.28 (`vllm/v1/core/sched/scheduler.py`) for FCFS scheduling with chunked
-prefill, without prefix caching, speculative decoding or async scheduling:
+prefill, without prefix caching, speculative decoding or async scheduling (`scheduling.py` has the settings
+that change them):
 
 1. An arrival counts once arrival <= now. An idle engine jumps to the next arrival.
 2. Running requests are scheduled first, oldest first, each up to what is left of
@@ -37,6 +38,7 @@ from ladder_opt.errors import InputError, UsageError
 from ladder_opt.executor import Executor
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
 from ladder_opt.occupancy.shares import Counted, Share, added, run_shares
 from ladder_opt.trace.stream import AnyTrace, TraceStream
@@ -114,6 +116,7 @@ def simulate(
     rate_scale: float = 1.0,
     replicas: int = 1,
     weights: Sequence[float] | None = None,
+    scheduling: Scheduling | None = None,
     per_sequence: bool = False,
     stepwise: bool = False,
     executor: Executor | None = None,
@@ -132,6 +135,9 @@ def simulate(
         replicas: engines that arrivals are dealt to in turn (round robin).
         weights: how often each trace's steps and seconds count in the mix; default: once each. Requests,
             tokens and other totals are counted once whatever the weights.
+        scheduling: settings besides the limits; default: vLLM's on Spyre. Of a request with `n` sequences
+            each counts as a request in the result. With priorities, or more than one sequence a request, an
+            engine's part of a stream is loaded whole.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
         stepwise: run the plain step loop in place of the event loop: the same result, more slowly.
         executor: where engines are replayed; default: on all cores here. The result is the same
@@ -146,6 +152,8 @@ def simulate(
     inputs: list[AnyTrace] = [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     mix = _checked_weights(weights, len(inputs))
+    scheduling = scheduling or Scheduling()
+    scheduling.check(engine)
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
@@ -160,6 +168,7 @@ def simulate(
             batched_seconds=seconds,
             concurrency=concurrency,
             rate_scale=rate_scale,
+            scheduling=scheduling,
             per_sequence=per_sequence,
             stepwise=stepwise,
         )
@@ -189,6 +198,31 @@ def simulate(
         span_seconds=weighted,
         server_seconds=weighted * replicas,
         longest_span_seconds=max(spans),
+    )
+
+
+def sum_of_replays(replays: Sequence[Replay]) -> Replay:
+    """What `simulate` gives for all of the traces at once, from a replay of each."""
+    names = (
+        "requests",
+        "engine_steps",
+        "prefill_only_steps",
+        "preemptions",
+        "prefill_tokens",
+        "decode_tokens",
+        "busy_seconds",
+        "idle_seconds",
+        "span_seconds",
+        "server_seconds",
+    )
+    tables = [each.sequences for each in replays if each.sequences is not None]
+    return Replay(
+        **{name: sum(getattr(each, name) for each in replays) for name in names},
+        steps=StepHistogram.sum_of(each.steps for each in replays),
+        sequences=SequenceHistogram.sum_of(tables) if len(tables) == len(replays) else None,
+        set_aside=MappingProxyType(_add_counts([each.set_aside for each in replays])),
+        end_seconds=max(each.end_seconds for each in replays),
+        longest_span_seconds=max(each.longest_span_seconds for each in replays),
     )
 
 

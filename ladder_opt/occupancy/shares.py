@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.executor import Executor, Pool
 from ladder_opt.occupancy.engine_run import EngineRun, Tables
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.stream import CHUNK_REQUESTS, AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace, within_limits
 
@@ -45,6 +46,7 @@ class Share:
         batched_seconds: seconds of a batched step by its size.
         concurrency: closed loop: requests in flight on each engine; None: arrivals decide.
         rate_scale: arrivals come this many times as fast.
+        scheduling: settings besides the limits.
         per_sequence: also count the calls of the per-sequence path.
         stepwise: run the step loop in place of the event loop.
     """
@@ -58,6 +60,7 @@ class Share:
     batched_seconds: NDArray[np.float64]
     concurrency: int | None
     rate_scale: float
+    scheduling: Scheduling = field(default_factory=Scheduling)
     per_sequence: bool = False
     stepwise: bool = False
 
@@ -100,7 +103,7 @@ def cut(share: Share, parts: int) -> list[Share]:
         most = min(share.trace.chunk_requests, max(LEAST_CHUNK, CHUNK_REQUESTS // len(ranges)))
         stream = replace(share.trace, chunk_requests=most)
         return [replace(share, trace=stream, first=first, stop=stop) for first, stop in ranges]
-    trace = that_fit(share.trace, share.engine)
+    trace = that_fit(share.trace, share.engine, share.scheduling)
     turn = np.arange(len(trace)) % share.replicas
     return [
         replace(
@@ -128,7 +131,7 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
     dealt = 0
     last_arrival = 0.0
     for chunk, more_to_come in _and_whether_more(share.trace.chunks()):
-        fitting = that_fit(chunk, share.engine)
+        fitting = that_fit(chunk, share.engine, share.scheduling)
         for reason, count in fitting.set_aside.items():
             set_aside[reason] = set_aside.get(reason, 0) + count
         arrivals = None if share.concurrency else fitting.arrival_seconds
@@ -144,12 +147,14 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
                     share.batched_seconds,
                     tables,
                     concurrency=share.concurrency,
+                    scheduling=share.scheduling,
                     stepwise=share.stepwise,
                 )
             run.feed(
                 None if arrivals is None else arrivals[rows] / share.rate_scale,
                 fitting.prompt_tokens[rows],
                 fitting.output_tokens[rows],
+                None if fitting.priority is None else fitting.priority[rows],
             )
             run.advance(more_to_come=more_to_come, progress=progress)
             if not more_to_come:
@@ -194,11 +199,12 @@ def _parts(share: Share, total: int, pool: Pool) -> int:
     return max(1, round(each * share.requests / max(1, total)))
 
 
-def that_fit(trace: Trace, engine: Engine) -> Trace:
+def that_fit(trace: Trace, engine: Engine, scheduling: Scheduling) -> Trace:
     """Set aside what the engine could never finish."""
     fitting = within_limits(trace, max_model_len=engine.max_model_len)
     # The last token that is sampled never gets a KV slot.
     blocks = -(-(fitting.prompt_tokens + fitting.output_tokens - 1) // engine.block_size)
+    blocks = np.minimum(blocks, scheduling.most_admission_blocks(engine))
     return fitting.take(blocks <= engine.usable_kv_blocks, reason=BEYOND_KV_POOL)
 
 

@@ -156,6 +156,8 @@ def frontier(
             f"max_num_seqs: found {task.engine.max_num_seqs}, "
             f"expected {task.engine.min_batched_seqs} or more: batched decode never runs"
         )
+    if task.options.robust:
+        raise UsageError("--robust: found for a frontier, expected with tune alone")
     if task.options.holdout is not None:
         raise UsageError("--holdout: found a share, expected none for a frontier")
     if task.options.num_seqs or task.options.num_blocks:

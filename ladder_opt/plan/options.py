@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
 from ladder_opt.executor import Executor
 from ladder_opt.ladder import Target
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS, Structure
 from ladder_opt.solve.problem import Limits
 
@@ -35,6 +36,7 @@ class SolveOptions:
         max_variants: limit on distinct variants.
         warmup_budget_seconds: limit on the warm-up, start-up included.
         guard: no size, seen or not, is padded by more than this factor on either axis; None for no limit.
+        robust: least worst regret over the traces, each on its own, instead of the least cost of their sum.
         holdout: share of each trace's span, its last, that the plan does not see and is tried on; None: all
             of it is seen.
         num_seqs: pins the axis where not empty.
@@ -53,6 +55,7 @@ class SolveOptions:
     max_variants: int | None = None
     warmup_budget_seconds: float | None = None
     guard: float | None = None
+    robust: bool = False
     holdout: float | None = None
     num_seqs: Sequence[int] = ()
     num_blocks: Sequence[int] = ()
@@ -82,6 +85,8 @@ class SolveOptions:
             raise UsageError(
                 "--structure: found ragged, expected product: the Spyre plugin has one block ladder for all"
             )
+        if self.robust and self.structure != "product":
+            raise UsageError(f"--structure: found {self.structure!r}, expected 'product' with --robust")
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 
@@ -125,4 +130,5 @@ class ReplayOptions:
     rate_scale: float = 1.0
     replicas: int = 1
     weights: tuple[float, ...] | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)
     executor: Executor | None = None

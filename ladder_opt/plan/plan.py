@@ -166,6 +166,71 @@ class PlanHoldout(_Part):
     regret: Number
 
 
+class PlanWorkload(_Part):
+    """One workload of a robust plan; see `solve.robust.WorkloadRegret`.
+
+    `own_plan_worst_regret` is the worst regret over all workloads of the plan made for this one alone.
+    """
+
+    path: str
+    restarts: Amount
+    objective_seconds: Amount
+    optimum_seconds: Amount
+    optimum_lower_bound_seconds: Amount
+    optimum_status: StatusName
+    regret: Amount
+    own_plan_worst_regret: Amount
+
+
+class PlanMix(_Part):
+    """The plan for the sum of the workloads, in place of the worst of them."""
+
+    num_seqs: tuple[Rung, ...]
+    num_blocks: tuple[Rung, ...]
+    query_lens: tuple[Rung, ...] | None = None
+    objective_seconds: Amount
+    worst_regret: Amount
+
+
+class PlanBaselineRegret(_Part):
+    """The worst regret of a baseline."""
+
+    name: str
+    worst_regret: Amount
+
+
+class PlanWorkloadHoldout(PlanHoldout):
+    """`PlanHoldout` of one workload."""
+
+    path: str
+
+
+class PlanRobustHoldout(_Part):
+    """A robust plan on the last part of each trace, which it has not seen."""
+
+    share: Amount
+    worst_regret: Amount
+    workloads: tuple[PlanWorkloadHoldout, ...] = ()
+
+
+class PlanRobust(_Part):
+    """The least worst regret over several workloads; see `solve.robust.RobustResult`."""
+
+    status: StatusName
+    stop_reason: str | None = None
+    worst_regret: Amount
+    lower_bound: Amount
+    gap: Amount
+    workloads: tuple[PlanWorkload, ...]
+    mix: PlanMix | None = None
+    baselines: tuple[PlanBaselineRegret, ...] = ()
+    holdout: PlanRobustHoldout | None = None
+
+    def baseline_regret(self, name: str) -> float | None:
+        """The worst regret of a baseline; None where it was not priced."""
+        return next((each.worst_regret for each in self.baselines if each.name == name), None)
+
+
 class PlanAbsentRung(_Part):
     """The rung not in the plan that comes closest to paying for itself; see `solve.price.AbsentRung`."""
 
@@ -210,6 +275,7 @@ class PlanResult(PlanPrice):
     unlimited: PlanUnlimited | None = None
     best_absent_rung: PlanAbsentRung | None = None
     holdout: PlanHoldout | None = None
+    robust: PlanRobust | None = None
 
     @model_validator(mode="after")
     def _bound_is_one(self) -> Self:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -93,6 +94,7 @@ class Task:
             rate_scale=self.replay_options.rate_scale,
             replicas=self.replay_options.replicas,
             weights=self.replay_options.weights,
+            scheduling=self.replay_options.scheduling,
             executor=self.replay_options.executor,
             per_sequence=self.options.target == "spyre-env",
             progress=None if progress is None else lambda share: progress("replay", share),
@@ -145,33 +147,42 @@ class Round:
     rounds: int
 
     @property
-    def objective_seconds(self) -> float:
-        """What its ladders cost on its steps."""
+    def rank(self) -> float:
+        """What the best round is least in: what its ladders cost on its steps."""
         return self.solved.objective_seconds if self.solved else 0.0
+
+
+AnyRound = TypeVar("AnyRound", bound=Round)
 
 
 def settle(task: Task, pins: Ladders) -> Round:
     """Run rounds until the ladders stand still; if they come round, or never do, the cheapest stands."""
-    ladders = default_ladders(task.engine)
-    rounds: list[Round] = []
-    while True:
+
+    def play(ladders: Ladders) -> Round:
         steps, replay = task.steps_with(ladders)
         steps.check_limits(task.engine)
         solved = task.solve(steps, replay, pins)
-        settled = solved is None or not task.replays_traces or solved.ladders == ladders
-        this = Round(
-            replayed_with=ladders,
-            steps=steps,
-            replay=replay,
-            solved=solved,
-            settled=settled,
-            rounds=len(rounds) + 1,
+        return Round(
+            replayed_with=ladders, steps=steps, replay=replay, solved=solved, settled=False, rounds=0
         )
+
+    return run_rounds(task, play)
+
+
+def run_rounds(task: Task, play: Callable[[Ladders], AnyRound]) -> AnyRound:
+    """Play rounds, each with the ladders that the one before solved for; see `settle`."""
+    ladders = default_ladders(task.engine)
+    rounds: list[AnyRound] = []
+    while True:
+        this = play(ladders)
+        solved = this.solved
+        settled = solved is None or not task.replays_traces or solved.ladders == ladders
+        this = replace(this, settled=settled, rounds=len(rounds) + 1)
         rounds.append(this)
         if solved is None or settled:
             return this
         seen = [each.replayed_with for each in rounds]
         if solved.ladders in seen or len(rounds) == MAX_ROUNDS:
             cycle = rounds[seen.index(solved.ladders) :] if solved.ladders in seen else rounds
-            return replace(min(cycle, key=lambda each: each.objective_seconds), rounds=len(rounds))
+            return replace(min(cycle, key=lambda each: each.rank), rounds=len(rounds))
         ladders = solved.ladders

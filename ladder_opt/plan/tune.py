@@ -20,6 +20,15 @@ from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
+from ladder_opt.plan.robust import (
+    RobustRound,
+    check_robust_task,
+    robust_dict,
+    settle_robust,
+    small_workload_warnings,
+    solve_mix,
+    workload_names,
+)
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
 from ladder_opt.solve.api import Structure, lower_bound
 from ladder_opt.solve.evidence import unseen_share, worst_padding
@@ -53,6 +62,9 @@ class _Outcome:
     alternative: dict[str, Any] | None = None
     unlimited: dict[str, Any] | None = None
     holdout: dict[str, Any] | None = None
+    robust: RobustRound | None = None
+    mix: SolveResult | None = None
+    unseen: Task | None = None
 
 
 def tune(
@@ -94,17 +106,15 @@ def tune(
     )
     pins, notes = pinned_ladders(task.engine, task.cost, task.options)
     task, unseen = split(task)
+    if task.options.robust:
+        return _assemble(_tune_robust(task, unseen, pins, [*warnings, *notes], inputs), inputs)
     last = settle(task, pins)
     solved = last.solved
     ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
     price = price_ladders(last.steps, task.engine, task.cost, ladders, restarts=task.restarts(last.replay))
     notes = [*warnings, *notes, *_replay_warnings(last.replay)]
     notes += _unrecorded(price)
-    if not last.settled:
-        notes.append(
-            f"after {last.rounds} rounds of replay and solve the ladders do not stand still; "
-            "the cheapest stands"
-        )
+    notes += _round_warnings(last, "the cheapest stands")
     notes += _warmup_warnings(task.options, price, last.replay)
     if solved is not None and solved.status is Status.FEASIBLE:
         notes.append(
@@ -128,6 +138,52 @@ def tune(
         holdout=None if unseen is None else try_on(unseen, ladders, pins),
     )
     return _assemble(outcome, inputs)
+
+
+def _tune_robust(
+    task: Task,
+    unseen: Task | None,
+    pins: Ladders,
+    notes: list[str],
+    inputs: Sequence[TraceSource] | None,
+) -> _Outcome:
+    """The ladders of least worst regret over the workloads, as an outcome for their sum."""
+    check_robust_task(task)
+    last = settle_robust(task, pins)
+    solved, robust = last.solved, last.robust
+    ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
+    price = price_ladders(last.steps, task.engine, task.cost, ladders, restarts=last.restarts)
+    notes += _replay_warnings(last.replay)
+    notes += _unrecorded(price)
+    notes += _round_warnings(last, "the one of least worst regret stands")
+    notes += _warmup_warnings(task.options, price, last.replay)
+    if len(last.workloads) == 1:
+        notes.append("--robust: one workload, so that the plan is the best for that one alone")
+    if robust is not None and robust.status is Status.FEASIBLE:
+        notes.append(
+            f"not proven within {task.options.time_limit_seconds:g} s: the least worst regret lies between "
+            f"{robust.lower_bound:.3%} and {robust.worst_regret:.3%}"
+        )
+    aside = min(task.options.time_limit_seconds, _ASIDE_SECONDS)
+    mix = solve_mix(last, task, pins, time_limit_seconds=aside)
+    names = workload_names(last, inputs)
+    notes += small_workload_warnings(last, names, pins, time_limit_seconds=aside)
+    bounds = [each.lower_bound_seconds for each in (solved, mix) if each is not None]
+    return _Outcome(
+        task=task,
+        steps=last.steps,
+        replay=last.replay,
+        price=price,
+        solved=solved,
+        lower_bound_seconds=max(bounds, default=price.objective_seconds),
+        pins=pins,
+        limits=task.options.limits(task.cost) if solved else Limits(),
+        warnings=notes,
+        rounds={"rounds": last.rounds, "settled": last.settled},
+        robust=last,
+        mix=mix,
+        unseen=unseen,
+    )
 
 
 def evaluate(
@@ -159,6 +215,8 @@ def evaluate(
         replay_options=replay_options,
         progress=progress,
     )
+    if task.options.robust:
+        raise UsageError("--robust: found for given ladders, expected with tune alone")
     _check_top(ladders, task.engine)
     steps, replay = task.steps_with(ladders)
     restarts = task.restarts(replay)
@@ -187,11 +245,17 @@ def _check_top(ladders: Ladders, engine: Engine) -> None:
             raise UsageError(f"{axis}: found {list(rungs)}, expected a last rung of {top}")
 
 
-def _judge(price: LadderPrice, default: LadderPrice | None, min_gain: float) -> Verdict:
+def _judge(
+    price: LadderPrice, default: LadderPrice | None, min_gain: float, robust: dict[str, Any] | None
+) -> Verdict:
     if (price.batched_steps == 0 or not price.ladders.num_seqs) and not price.sequences:
         return "not-used"
     if default is None:
         return "adopt"
+    if robust is not None:
+        regrets = {each["name"]: each["worst_regret"] for each in robust["baselines"]}
+        less = (regrets["default"] - robust["worst_regret"]) / (1 + regrets["default"])
+        return "adopt" if less > 0 and less >= min_gain else "keep-default"
     saved = default.objective_seconds - price.objective_seconds
     return "adopt" if saved > 0 and saved >= min_gain * default.objective_seconds else "keep-default"
 
@@ -206,6 +270,12 @@ def _why_not_used(engine: Engine) -> str:
         f"no step ever had {engine.min_batched_seqs} decoding sequences: "
         "batched decode is not used by this traffic"
     )
+
+
+def _round_warnings(last: Round, stands: str) -> list[str]:
+    if last.settled:
+        return []
+    return [f"after {last.rounds} rounds of replay and solve the ladders do not stand still; {stands}"]
 
 
 def _replay_warnings(replay: Replay | None) -> list[str]:
@@ -324,12 +394,25 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
     default = dict(baselines).get("default")
     if default is not None and not is_within(default, outcome.limits):
         default = None  # not to be had within the limits, so nothing to keep
-    verdict = _judge(price, default, task.options.min_gain)
+    robust = None
+    if outcome.robust is not None:
+        names = workload_names(outcome.robust, inputs)
+        robust = robust_dict(
+            outcome.robust,
+            mix=outcome.mix,
+            baselines=baselines,
+            names=names,
+            unseen=outcome.unseen,
+            pins=outcome.pins or Ladders((), ()),
+        )
+    verdict = _judge(price, default, task.options.min_gain, robust)
     warnings = list(outcome.warnings)
     if verdict == "not-used":
         warnings.append(_why_not_used(task.engine))
     rungs = value_rungs(outcome.steps, task.engine, task.cost, price, pinned=outcome.pins)
-    absent = best_absent_rung(outcome.steps, task.engine, task.cost, price)
+    absent = None
+    if robust is None:  # a rung that would pay for the sum of the workloads may not for the worst of them
+        absent = best_absent_rung(outcome.steps, task.engine, task.cost, price)
     replay = None if outcome.replay is None else outcome.replay.to_dict() | outcome.rounds
     return Plan.model_validate(
         {
@@ -357,6 +440,7 @@ def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "alternative": outcome.alternative,
                 "unlimited": outcome.unlimited,
                 "holdout": outcome.holdout,
+                "robust": robust,
                 "best_absent_rung": None if absent is None else asdict(absent),
             },
             "baselines": [

@@ -12,8 +12,9 @@ from rich.text import Text
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.plan import Plan, PlanPadded, PlanPadding, PlanPrice, PlanRung
+from ladder_opt.report.robust import robust_headline, robust_status, robust_text
 from ladder_opt.trace.summary import TraceSummary
-from ladder_opt.units import duration_text
+from ladder_opt.units import duration_text, hours_text
 
 MIN_WIDTH = 100
 _RUNGS_SHOWN = 8
@@ -40,6 +41,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(plan), "", _ladders(plan)]
     if (plan.num_seqs and plan.result.steps.batched) or plan.result.sequences is not None:
         parts += [
+            *robust_text(plan),
             "",
             _comparison(plan),
             "",
@@ -144,7 +146,9 @@ def _headline(plan: Plan) -> RenderableType:
     text = Text()
     evaluated = result.status == "evaluated" and plan.verdict != "not-used"
     text.append("evaluated as given" if evaluated else _VERDICTS[plan.verdict], style="bold")
-    if plan.verdict != "not-used" and default is not None and default.objective_seconds > 0:
+    if plan.verdict != "not-used" and result.robust is not None and len(result.robust.workloads) > 1:
+        text.append(robust_headline(result.robust))
+    elif plan.verdict != "not-used" and default is not None and default.objective_seconds > 0:
         saved = default.objective_seconds - result.objective_seconds
         text.append(
             f"; {'saves' if saved >= 0 else 'costs'} {duration_text(abs(saved))} "
@@ -191,7 +195,9 @@ def _ladders(plan: Plan) -> RenderableType:
     limited = any(
         asked.get(name) for name in ("max_variants", "warmup_budget_seconds", "guard", *_LADDER_NAMES)
     )
-    if result.status == "optimal":
+    if result.robust is not None:
+        proof = robust_status(result.robust, limited=limited)
+    elif result.status == "optimal":
         proof = (
             f"optimal, proven: no ladders {'that keep to the limits asked for ' if limited else ''}cost less"
         )
@@ -234,8 +240,8 @@ def _comparison(plan: Plan) -> RenderableType:
             f"{len(seqs)} x {len(blocks)}",
             f"{price.num_variants:,}",
             duration_text(price.warmup_seconds),
-            _hours(price.step_seconds),
-            _hours(price.objective_seconds),
+            hours_text(price.step_seconds),
+            hours_text(price.objective_seconds),
             change,
             f"{price.gathers.overpay:.1%}",
             "" if within else "over limits",
@@ -254,11 +260,6 @@ def _comparison(plan: Plan) -> RenderableType:
             style="dim",
         ),
     )
-
-
-def _hours(seconds: float) -> str:
-    """A duration that stands beside others of its size: in hours from one hour on."""
-    return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} h"
 
 
 def _waste(plan: Plan) -> RenderableType:
@@ -417,6 +418,10 @@ def check_text(report: dict[str, Any]) -> RenderableType:
     for rung, blocks in (report["ragged"] or {}).items():
         table.add_row(f"num_blocks for {rung}", Text(_joined(blocks)))
     table.add_row("variants", f"{report['num_variants']:,}")
+    for axis, label in (("kv_tokens", "KV, tokens"), ("query_tokens", "query, tokens")):
+        source = report["sources"][axis]
+        table.add_row(label, Text(f"{_joined(report[axis])}  (per sequence; {source})"))
+    table.add_row("per sequence", f"{report['num_sequence_variants']:,} variants")
     return table
 
 
@@ -438,7 +443,7 @@ def frontier_text(frontier: Frontier) -> RenderableType:
         ]
         table.add_row(
             duration_text(price.warmup_seconds),
-            _hours(price.step_seconds),
+            hours_text(price.step_seconds),
             f"{price.num_variants:,}",
             f"{len(price.ladders.num_seqs)} x {len(price.ladders.num_blocks)}",
             ", ".join(marks),

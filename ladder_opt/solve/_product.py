@@ -61,7 +61,7 @@ Progress = Callable[[float, float], None]
 """Called with (objective_seconds, lower_bound_seconds) now and then."""
 
 
-class _Search:
+class ProductSearch:
     """State of one solve."""
 
     def __init__(self, incumbent: Incumbent, progress: Progress | None) -> None:
@@ -70,6 +70,9 @@ class _Search:
         self.nodes = 0
         self.evaluations = 0
         self.ragged_bound = -np.inf
+        self.raised: Relaxation | None = (
+            None  # the whole range, with the multipliers that its ascent ended on
+        )
 
     def out_of_time(self) -> bool:
         return time.perf_counter() > self.incumbent.deadline
@@ -79,10 +82,14 @@ class _Search:
         self.evaluations += solved
         return better
 
-    def run(self) -> tuple[float, bool]:
-        """Search until proven or out of time; return (lower bound, proven)."""
+    def run(self, start: Relaxation | None = None) -> tuple[float, bool]:
+        """Search until proven or out of time; return (lower bound, proven).
+
+        Args:
+            start: multipliers to begin with, over the whole range; default: none.
+        """
         incumbent = self.incumbent
-        first = root_relaxation(incumbent)
+        first = start or root_relaxation(incumbent)
         first = self.raise_bound(first, 1)
         self.ragged_bound = first.bound
         heap = [(first.bound, 0, 0, first)]
@@ -96,6 +103,7 @@ class _Search:
             if self.progress is not None:
                 self.progress(incumbent.seconds, bound)
             relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
+            self.raised = self.raised or relaxation
             if is_closed(relaxation.bound, incumbent):
                 continue
             reached = self.search_both_ways(relaxation, SEARCH_WORK * _MORE_WORK**tries)
@@ -182,7 +190,7 @@ def solve_product(
     price = problem.restarts * problem.compile_seconds
     if problem.rows_pinned or problem.columns_pinned:
         incumbent, bound = _solve_pinned(problem, price, deadline)
-        search = _Search(incumbent, progress)
+        search = ProductSearch(incumbent, progress)
         proven = is_closed(bound, incumbent)
         search.ragged_bound = bound
     else:
@@ -190,7 +198,7 @@ def solve_product(
         rough.start()
         incumbent = Incumbent(problem, price + tie_price(problem, rough.seconds), deadline)
         incumbent.improve_from(rough.rows)
-        search = _Search(incumbent, progress)
+        search = ProductSearch(incumbent, progress)
         bound, proven = search.run()
     if not len(incumbent.rows) or not len(incumbent.columns):
         raise SolveError(
@@ -265,14 +273,15 @@ def _without_idle_rungs(
             trial[axis] = trial[axis][trial[axis] != rung]
             # In a short pool a rung's going can make a dearer variant one that occurs.
             step_seconds, fewer, less = problem.totals(*trial)
-            if fewer > variants or less > compiles or not _keeps_guard(problem, *trial):
+            if fewer > variants or less > compiles or not keeps_guard(problem, *trial):
                 continue
             if step_seconds + problem.restarts * less <= allowed:
                 rows, columns = trial
     return rows, columns
 
 
-def _keeps_guard(problem: LadderProblem, rows: Integers, columns: Integers) -> bool:
+def keeps_guard(problem: LadderProblem, rows: Integers, columns: Integers) -> bool:
+    """Whether each rung's size and the rung below are allowed together."""
     return all(
         bool((np.r_[0, rungs[:-1] + 1] >= lowest[rungs + 1]).all())
         for rungs, lowest in ((rows, problem.lowest_row), (columns, problem.lowest_column))

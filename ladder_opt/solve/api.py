@@ -60,7 +60,7 @@ def solve_ladders(
         raise UsageError("--structure: found ragged, expected product: the Spyre plugin has one block ladder")
     problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins, target=target)
     if structure == "product":
-        _check_limits(problem, limits)
+        check_limits(problem, limits)
     if structure == "ragged":
         result = _solve_ragged(problem, time_limit_seconds)
     else:
@@ -88,7 +88,7 @@ def _solve_ragged(problem: LadderProblem, time_limit_seconds: float) -> SolveRes
     return solve_ragged(problem, time_limit_seconds=time_limit_seconds)
 
 
-def _check_limits(problem: LadderProblem, limits: Limits) -> None:
+def check_limits(problem: LadderProblem, limits: Limits) -> None:
     """Say the least that would do."""
     from ladder_opt.solve._product import least_compile_seconds, least_variants  # noqa: PLC0415
 

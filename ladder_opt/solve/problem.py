@@ -255,6 +255,25 @@ def build_problem(
     return problem
 
 
+def cumulative_on(
+    problem: LadderProblem,
+    steps: StepHistogram,
+    engine: Engine,
+    cost: CostModel,
+    *,
+    target: Target = "plugin",
+) -> Floats:
+    """Another histogram's `LadderProblem.cumulative`, on the candidates of a problem.
+
+    Raises:
+        UsageError: calls are not known.
+        InputError: a step is beyond the engine's limits.
+    """
+    traffic = _Traffic(steps, engine, cost, target, Ladders((), ()))
+    rows = problem.rows[: problem.num_query_rows], problem.rows[problem.num_query_rows :]
+    return np.ascontiguousarray(traffic.build(rows, problem.columns).cumulative)
+
+
 class _Traffic:
     """What a problem is built from, for any choice of candidates."""
 

@@ -27,6 +27,8 @@ class StopReason(StrEnum):
 
     PROVEN = "proven"
     TIME_LIMIT = "time limit"
+    LEAST_WORST_REGRET = "least worst regret"
+    """Another aim than the least cost was asked for, and `RobustResult` says how that ended."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ result goes through `check_result` before anyone sees it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
@@ -119,6 +120,49 @@ def check_result(
         raise InternalError(f"{variants} variants, {max_variants} allowed")
     if max_compile_seconds is not None and compile_seconds > max_compile_seconds * (1 + _TOLERANCE):
         raise InternalError(f"{compile_seconds} s of compiles, {max_compile_seconds} s allowed")
+
+
+def check_robust(
+    workloads: Sequence[tuple[StepHistogram, float]],
+    engine: Engine,
+    cost: CostModel,
+    ladders: Ladders,
+    *,
+    objectives_seconds: Sequence[float],
+    optima_seconds: Sequence[float],
+    worst_regret: float,
+    max_variants: int | None = None,
+    max_compile_seconds: float | None = None,
+    guard: float | None = None,
+    pins: Ladders | None = None,
+) -> None:
+    """Re-price ladders on each of several workloads, (histogram, restarts), and their worst regret.
+
+    A workload whose optimum is 0 s has no regret in seconds, and is left out of the worst.
+
+    Raises:
+        InternalError: a price or the worst regret differs, or a limit is not kept.
+    """
+    worst = 0.0
+    for (steps, restarts), said, optimum in zip(workloads, objectives_seconds, optima_seconds, strict=True):
+        check_result(
+            steps,
+            engine,
+            cost,
+            ladders,
+            restarts=restarts,
+            objective_seconds=said,
+            max_variants=max_variants,
+            max_compile_seconds=max_compile_seconds,
+            guard=guard,
+            pins=pins,
+        )
+        if optimum > 0.0:
+            step_seconds, compile_seconds, _ = price_plain(steps, engine, cost, ladders)
+            worst = max(worst, (step_seconds + restarts * compile_seconds) / optimum - 1.0)
+    differs = not math.isclose(worst, worst_regret, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if worst > worst_regret + _TOLERANCE or (differs and min(optima_seconds) > 0.0):
+        raise InternalError(f"the solver says a worst regret of {worst_regret!r}, the check {worst!r}")
 
 
 def _chunks(s: int, m: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The canonical trace on disk: Parquet, versioned, with its provenance in the file's metadata.
 
 Columns: arrival_seconds (double, absent for a trace of lengths), prompt_tokens and output_tokens
-(int64), optional cached_tokens (int64) and session (string). The key-value metadata holds
+(int64), optional cached_tokens and priority (int64) and session (string). The key-value metadata holds
 `ladder_opt.schema` = "ladder_opt/trace/1" and `ladder_opt.provenance`, a JSON object of sources,
 set_aside and notes. Reading what was written gives an equal trace.
 """
@@ -31,7 +31,7 @@ SCHEMA_NAME = "ladder_opt/trace"
 SCHEMA_VERSION = 1
 ROW_GROUP_REQUESTS = 1 << 20
 
-_INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens")
+_INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "priority")
 _NEEDED = ("prompt_tokens", "output_tokens")
 _KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session")
 
@@ -92,6 +92,8 @@ def _columns(trace: Trace) -> dict[str, Any]:
     columns["output_tokens"] = pa.array(trace.output_tokens, pa.int64())
     if trace.cached_tokens is not None:
         columns["cached_tokens"] = pa.array(trace.cached_tokens, pa.int64())
+    if trace.priority is not None:
+        columns["priority"] = pa.array(trace.priority, pa.int64())
     if trace.session is not None:
         columns["session"] = pa.array(trace.session.tolist(), pa.string())
     return columns
@@ -191,6 +193,7 @@ def parse_rows(table: RawTable, names: Sequence[str], path: str, *, first_row: i
             prompt_tokens=columns["prompt_tokens"],
             output_tokens=columns["output_tokens"],
             cached_tokens=columns.get("cached_tokens"),
+            priority=columns.get("priority"),
             session=columns.get("session"),
         )
     except InputError as error:

@@ -24,6 +24,7 @@ from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.readers.stored import Stored, load
 from ladder_opt.trace.readers.table import RawTable, shown
 from ladder_opt.trace.readers.values import TICKS_PER_SECOND
+from ladder_opt.trace.recorded import read_recorded_trace, recorded_parts
 from ladder_opt.trace.table import Trace
 
 FORMATS: Mapping[str, str] = {one.name: one.description for one in formats.FORMAT_LIST}
@@ -47,13 +48,14 @@ def read_trace(
 
     Arrivals are seconds from the first usable request. What cannot be used is counted in `set_aside`
     by reason (see `formats.REASONS`): source rows = requests + everything set aside. A file without arrivals
-    gives a trace whose `arrival_seconds` is None. Exact duplicates are kept.
+    gives a trace whose `arrival_seconds` is None. Exact duplicates are kept. A folder is one of those that a
+    server records, `requests-*.parquet` (see `ladder_opt.trace.recorded`).
 
     Args:
-        path: the file.
+        path: the file, or a folder that a server recorded.
         format: a key of `FORMATS`, or None to find out.
-        columns: names of the columns for "arrival", "prompt", "output", "cached" and "session"; with a
-            format, they take the place of its own. Without one, any table will do.
+        columns: names of the columns for "arrival", "prompt", "output", "cached", "session" and "priority";
+            with a format, they take the place of its own. Without one, any table will do.
         time_unit: "s", "ms", "us" or "ns", what arrivals that are numbers count; None for the
             format's own.
         clock: what to do when arrivals run backwards: "sort", "unwrap", "refuse", or "auto" (see
@@ -70,6 +72,8 @@ def read_trace(
     for role in columns or {}:
         _one_of(role, COLUMN_ROLES, "--columns")
     options = Options(time_unit=time_unit, clock=clock, spread_ticks=spread_ticks)
+    if format in {None, formats.LADDER_OPT} and not columns and recorded_parts(path):
+        return respread(read_recorded_trace(path), options)
     stored = load(path)
     content = _Content.of(stored, as_json=format in _JSON_FORMATS)
     if content.parquet is not None and format in {None, formats.LADDER_OPT} and is_canonical(content.parquet):
@@ -172,6 +176,7 @@ def _table(content: _Content, form: Format) -> RawTable:
     optional = {name for role, name in form.columns.items() if role not in {"prompt", "output"}}
     optional -= {form.columns[role] for role in ("prompt", "output")}
     extra = [drop.column for drop in form.drops] + ([form.parent] if form.parent else [])
+    extra += [] if form.name == formats.COLUMNS else [formats.PRIORITY]
     for name in wanted:
         if name not in present and (name not in optional or form.name == formats.COLUMNS):
             listed = ", ".join(map(shown, sorted(present)[:_NAMES_SHOWN]))

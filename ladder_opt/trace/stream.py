@@ -33,7 +33,8 @@ _MOST_ROWS_AT_ONCE = 1 << 16  # a row group may hold a whole file
 class TraceStream:
     """A trace on disk, or some successive rows of one; `open_trace` makes one.
 
-    The chunks hold arrivals and lengths, no sessions or cached tokens. The file has to stay as it is.
+    The chunks hold arrivals, lengths and priorities, no sessions or cached tokens. The file has to stay as it
+    is.
 
     Attributes:
         path: the canonical file.
@@ -42,6 +43,7 @@ class TraceStream:
         origin_seconds: the arrival that arrivals count from.
         span_seconds: seconds from there to the last arrival; 0 without arrivals.
         has_arrivals: whether it says when requests came.
+        has_priority: whether it says how they are ranked.
         sources: files that it was made from.
         set_aside: requests set aside on the way, by reason.
         notes: remarks of the reader.
@@ -55,6 +57,7 @@ class TraceStream:
     origin_seconds: float = 0.0
     span_seconds: float
     has_arrivals: bool
+    has_priority: bool = False
     sources: tuple[TraceSource, ...] = ()
     set_aside: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -70,7 +73,8 @@ class TraceStream:
         Raises:
             InputError: a cell breaks the schema, arrivals fall, or the file is another one by now.
         """
-        yield from self._chunks(_NEEDED if self.has_arrivals else _NEEDED[1:])
+        names = _NEEDED if self.has_arrivals else _NEEDED[1:]
+        yield from self._chunks((*names, "priority") if self.has_priority else names)
 
     def _chunks(self, names: tuple[str, ...]) -> Iterator[Trace]:
         if self._stamp_now() != self.stamp:
@@ -109,6 +113,9 @@ class TraceStream:
             else None,
             prompt_tokens=np.concatenate([none, *(piece.prompt_tokens for piece in pieces)]),
             output_tokens=np.concatenate([none, *(piece.output_tokens for piece in pieces)]),
+            priority=np.concatenate([piece.priority for piece in pieces if piece.priority is not None])
+            if self.has_priority and pieces
+            else None,
             set_aside=set_aside,
         )
 
@@ -181,6 +188,7 @@ def stream_of(
         stop_row=file.rows,
         span_seconds=end,
         has_arrivals=has_arrivals,
+        has_priority="priority" in header.columns,
         sources=header.sources,
         set_aside=header.set_aside,
         notes=header.notes,

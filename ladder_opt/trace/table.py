@@ -45,6 +45,7 @@ class Trace:
         prompt_tokens: int64 (requests,), >= 1.
         output_tokens: int64 (requests,), >= 1.
         cached_tokens: int64 (requests,) or None; prompt tokens that a prefix cache supplied.
+        priority: int64 (requests,) or None; vLLM's request priority, the lower the sooner.
         session: object (requests,) of str or None; the conversation a request belongs to.
         sources: the files it was read from.
         set_aside: requests that were found but cannot be used, counted by reason.
@@ -55,6 +56,7 @@ class Trace:
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     cached_tokens: NDArray[np.int64] | None = None
+    priority: NDArray[np.int64] | None = None
     session: NDArray[np.object_] | None = None
     sources: tuple[TraceSource, ...] = ()
     set_aside: Mapping[str, int] = field(default_factory=dict)
@@ -72,8 +74,13 @@ class Trace:
                 )
         object.__setattr__(self, "prompt_tokens", prompt)
         object.__setattr__(self, "output_tokens", output)
-        if self.cached_tokens is not None:
-            object.__setattr__(self, "cached_tokens", _as_int64(self.cached_tokens, "cached_tokens"))
+        for name in ("cached_tokens", "priority"):
+            values = getattr(self, name)
+            if values is not None:
+                checked = _as_int64(values, name)
+                if len(checked) != len(prompt):
+                    raise InputError(f"{len(checked)} {name}", f"{len(prompt)}, one for each prompt_tokens")
+                object.__setattr__(self, name, checked)
         if self.arrival_seconds is not None:
             object.__setattr__(self, "arrival_seconds", _as_arrivals(self.arrival_seconds, len(prompt)))
         object.__setattr__(self, "set_aside", MappingProxyType(dict(self.set_aside)))
@@ -130,6 +137,7 @@ class Trace:
             prompt_tokens=self.prompt_tokens[rows],
             output_tokens=self.output_tokens[rows],
             cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
+            priority=None if self.priority is None else self.priority[rows],
             session=None if self.session is None else self.session[rows],
         )
         left_out = len(self) - len(kept)

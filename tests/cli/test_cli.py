@@ -177,7 +177,7 @@ def test_help_and_version(run: Run) -> None:
             ["tune", "--steps", "gone.csv"],
             "gone.csv: found No such file or directory, expected a readable file",
         ),
-        (["tune", "--steps", "."], ".: found Is a directory, expected a readable file"),
+        (["tune", "--steps", "."], ".: found no steps file, expected a folder of steps-*.csv"),
         (["tune", "gone.csv"], "gone.csv: found No such file or directory, expected a readable file"),
         (["tune", "."], ".: found a directory, expected a readable file"),
         (["check", "gone.json"], "gone.json: found No such file or directory, expected a readable file"),
@@ -470,6 +470,43 @@ def test_simulate_writes_the_per_sequence_table(folder: Path, run: Run) -> None:
     assert err.endswith("--sequences: found s.csv, expected another file than -o names\n")
 
 
+def test_scheduling_settings_are_part_of_the_provenance(folder: Path, run: Run) -> None:
+    Path("serve.yaml").write_text(
+        "max-num-seqs: 8\nmax-model-len: 2048\nscheduling-policy: priority\nasync-scheduling: true\n"
+    )
+    arguments = [
+        "tune",
+        "trace.csv",
+        "--cost",
+        "cost.json",
+        "--engine",
+        "serve.yaml",
+        "--sliding-window",
+        "512",
+    ]
+    ran = run(*arguments, "--restarts", "1", "--json")
+    plan = ran.json()
+    assert plan["provenance"]["asked"]["scheduling"] == {
+        "policy": "priority",
+        "long_prefill_token_threshold": 0,
+        "sliding_window": 512,
+        "n": 1,
+    }
+    (warning,) = plan["warnings"]
+    assert warning.startswith("serve.yaml: async-scheduling True is not replayed")
+    assert plan["num_blocks"][-1] == 16
+
+
+def test_scheduling_mistakes_are_one_line(folder: Path, run: Run) -> None:
+    arguments = ["simulate", "trace.csv", *ENGINE, "-o", "s.csv"]
+    err = run(*arguments, "--num-speculative-tokens", "2", code=2).err
+    assert "--num-speculative-tokens: found 2, expected none: a verify step" in err
+    err = run(*arguments, "--scheduling-policy", "lifo", code=2).err
+    assert "--scheduling-policy: found 'lifo', expected fcfs or priority" in err
+    err = run("tune", "--steps", "steps.csv", *ENGINE, "--n", "2", code=2).err
+    assert "--n: found with --steps, expected with traces alone" in err
+
+
 def test_requests_set_aside_are_warned_of(folder: Path, run: Run) -> None:
     arguments = ["--max-num-seqs", "8", "--max-model-len", "1024", "-o", "s.csv", "--strict"]
     ran = run("simulate", "trace.csv", *arguments, code=1)
@@ -728,3 +765,25 @@ def test_spyre_env_from_a_histogram(folder: Path, run: Run) -> None:
 )
 def test_spyre_env_mistakes_are_one_line(folder: Path, run: Run, arguments: list[str], message: str) -> None:
     assert message in run.fails("tune", *arguments, *ENGINE, "--cost", "cost.json")
+
+
+def test_robust_plans_of_two_traces(folder: Path, run: Run) -> None:
+    second = "\n".join(
+        [
+            "arrival_seconds,prompt_tokens,output_tokens",
+            *(f"{4 * i},1200,{200 + 7 * i % 90}" for i in range(90)),
+        ]
+    )
+    Path("second.csv").write_text(second, encoding="utf-8")
+    traces = ["trace.csv", "second.csv"]
+    ran = run("tune", *traces, *ENGINE, "--cost", "cost.json", "--robust", "-o", "plan.json", "--json")
+    robust = ran.json()["result"]["robust"]
+    assert [each["path"] for each in robust["workloads"]] == traces
+    assert robust["status"] == "optimal"
+    assert robust["worst_regret"] <= robust["mix"]["worst_regret"] + 1e-8
+    assert read_plan("plan.json").result.robust is not None
+    ran = run("tune", *traces, *ENGINE, "--cost", "cost.json", "--robust")
+    assert "the worst of 2 workloads pays" in ran.out
+    line = run.fails("tune", *traces, *ENGINE, "--robust", "--weights", "1,2")
+    assert "--weights: found with --robust, expected none" in line
+    assert folder.is_dir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy import engine_run
 from ladder_opt.occupancy.plain import simulate_plain
 from ladder_opt.occupancy.replay import Replay, simulate, step_seconds_by_size
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.shares import BEYOND_KV_POOL
 from ladder_opt.trace.read import read_trace
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
@@ -56,12 +58,37 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Engine, int | None]:
     return Trace(arrivals, np.array(prompt), np.array(output)), engine, concurrency
 
 
-@given(cases(), st.booleans())
-def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool) -> None:
+@st.composite
+def settings_of_scheduling(draw: st.DrawFn) -> Scheduling:
+    return Scheduling(
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 1, 2])),
+        sliding_window=draw(st.one_of(st.none(), st.integers(1, 1000))),
+        n=draw(st.integers(1, 3)),
+    )
+
+
+@given(cases(), st.booleans(), st.one_of(st.none(), settings_of_scheduling()), st.data())
+def test_equals_plain_twin(
+    case: tuple[Trace, Engine, int | None], sparse: bool, scheduling: Scheduling | None, data: st.DataObject
+) -> None:
     trace, engine, concurrency = case
+    if scheduling is not None:
+        priority = st.lists(st.integers(-2, 2), min_size=len(trace), max_size=len(trace))
+        trace = replace(trace, priority=np.array(data.draw(priority)))
+        if engine.num_kv_blocks is not None:  # admission under a window asks for up to a block more
+            engine = replace(engine, num_kv_blocks=engine.num_kv_blocks + 1)
     top = (engine.max_num_seqs,) if engine.batches_decodes else ()
     ladders = Ladders(top, (engine.max_num_blocks,)) if sparse else None
-    replay = simulate(trace, engine, COST, ladders=ladders, concurrency=concurrency, per_sequence=True)
+    replay = simulate(
+        trace,
+        engine,
+        COST,
+        ladders=ladders,
+        concurrency=concurrency,
+        scheduling=scheduling,
+        per_sequence=True,
+    )
     table = step_seconds_by_size(engine, COST, ladders or default_ladders(engine))
 
     def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
@@ -69,7 +96,7 @@ def test_equals_plain_twin(case: tuple[Trace, Engine, int | None], sparse: bool)
             return float(table[decodes, longest] + 0.0001 * prefill)
         return 0.01 + 0.0001 * prefill + 0.0007 * own
 
-    plain = simulate_plain(trace, engine, step_seconds, concurrency=concurrency)
+    plain = simulate_plain(trace, engine, step_seconds, concurrency=concurrency, scheduling=scheduling)
     steps = replay.steps
     cells = list(zip(steps.num_seqs.tolist(), steps.num_blocks.tolist(), strict=True))
     assert dict(zip(cells, steps.steps.tolist(), strict=True)) == dict(plain.steps)

@@ -11,7 +11,7 @@ import csv
 import gzip
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import Replay, simulate
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import Trace
 from tests.vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
 
@@ -44,6 +45,8 @@ class Case:
     prompts: list[int]
     outputs: list[int]
     concurrency: int | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    priorities: list[int] | None = None
 
 
 def seeded(seed: str) -> Random:
@@ -132,6 +135,30 @@ def make_case(random: Random, *, pool: str, arrivals: str, lengths: str) -> Case
     )
 
 
+def with_settings(case: Case, random: Random) -> Case:
+    """The case under a random mix of scheduling settings."""
+    engine = case.engine
+    least = -(-engine.max_model_len // engine.block_size) + 2
+    return replace(
+        case,
+        # what admission asks for under a window may be a block more than the longest sequence has
+        engine=engine
+        if engine.num_kv_blocks is None
+        else replace(engine, num_kv_blocks=max(engine.num_kv_blocks, least)),
+        scheduling=Scheduling(
+            policy=random.choice(["fcfs", "priority"]),
+            long_prefill_token_threshold=random.choice(
+                [0, 1, min(50, engine.max_model_len), min(200, engine.max_model_len)]
+            ),
+            sliding_window=random.choice(
+                [None, None, 1, random.randint(1, 2 * engine.max_model_len), 2 * engine.block_size]
+            ),
+            n=random.choice([1, 1, 2, 3]),
+        ),
+        priorities=random.choice([None, [random.randint(-2, 2) for _ in case.prompts]]),
+    )
+
+
 def step_seconds_of(case: Case) -> Callable[[StepLoad], float]:
     """Seconds of a step, as the design states them."""
 
@@ -165,8 +192,15 @@ def assert_equal(case: Case) -> OracleReplay:
         num_gpu_blocks=num_kv_blocks,
         step_seconds=step_seconds_of(case),
         concurrency=case.concurrency,
+        priorities=case.priorities,
+        **asdict(case.scheduling),
     )
-    trace = Trace(np.array(case.arrivals), np.array(case.prompts), np.array(case.outputs))
+    trace = Trace(
+        np.array(case.arrivals),
+        np.array(case.prompts),
+        np.array(case.outputs),
+        priority=None if case.priorities is None else np.array(case.priorities),
+    )
     for stepwise in (False, True):
         ours = simulate(
             trace,
@@ -174,6 +208,7 @@ def assert_equal(case: Case) -> OracleReplay:
             case.cost,
             ladders=case.ladders,
             concurrency=case.concurrency,
+            scheduling=case.scheduling,
             per_sequence=True,
             stepwise=stepwise,
         )
@@ -226,6 +261,41 @@ def test_seeded_cases_equal_vllm(pool: str, arrivals: str, lengths: str) -> None
 )
 def test_any_case_equals_vllm(random: Random, pool: str, arrivals: str, lengths: str) -> None:
     assert_equal(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths))
+
+
+@pytest.mark.parametrize("lengths", ["any", "tails", "blocks"])
+@pytest.mark.parametrize("arrivals", ["burst", "mixed", "closed"])
+@pytest.mark.parametrize("pool", ["tiny", "some", "full"])
+def test_seeded_cases_with_settings_equal_vllm(pool: str, arrivals: str, lengths: str) -> None:
+    random = seeded(f"settings {pool} {arrivals} {lengths}")
+    for _ in range(8):
+        assert_equal(with_settings(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths), random))
+
+
+@given(
+    random=st.randoms(use_true_random=False),
+    pool=st.sampled_from(["tiny", "some", "full"]),
+    arrivals=st.sampled_from(["burst", "mixed", "sparse", "closed"]),
+    lengths=st.sampled_from(["any", "one", "tails", "blocks"]),
+)
+def test_any_case_with_settings_equals_vllm(random: Random, pool: str, arrivals: str, lengths: str) -> None:
+    assert_equal(with_settings(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths), random))
+
+
+def test_the_settings_are_met() -> None:
+    """Preemption by priority, and blocks that leave a window."""
+    random = seeded("settings are met")
+    cases = [
+        with_settings(make_case(random, pool="tiny", arrivals="mixed", lengths="blocks"), random)
+        for _ in range(60)
+    ]
+    by_priority = [case for case in cases if case.scheduling.policy == "priority" and case.priorities]
+    assert sum(assert_equal(case).preemptions > 0 for case in by_priority) >= 3
+    windowed = [case for case in cases if case.scheduling.sliding_window is not None]
+    full = [replace(case, scheduling=replace(case.scheduling, sliding_window=None)) for case in windowed]
+    blocks = [sum(sum(load.decodes) for load in assert_equal(case).loads) for case in windowed]
+    most = [sum(sum(load.decodes) for load in assert_equal(case).loads) for case in full]
+    assert sum(own < whole for own, whole in zip(blocks, most, strict=True)) >= 5
 
 
 def test_the_kinds_of_cases_cover_what_they_name() -> None:

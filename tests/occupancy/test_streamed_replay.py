@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ladder_opt.engine import Engine
@@ -15,12 +16,22 @@ from ladder_opt.errors import InputError
 from ladder_opt.executor import Executor
 from ladder_opt.occupancy import shares
 from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.open import open_trace
 from ladder_opt.trace.parquet import write_trace
 from ladder_opt.trace.stream import AnyTrace, TraceStream, stream_of
 from ladder_opt.trace.synth import synthesize
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
 from tests.occupancy.test_replay import COST, assert_same, cases
+
+SCHEDULINGS = (
+    Scheduling(),
+    Scheduling(policy="priority"),
+    Scheduling(long_prefill_token_threshold=40),
+    Scheduling(sliding_window=100),
+    Scheduling(n=2),
+    Scheduling(policy="priority", long_prefill_token_threshold=7, sliding_window=200, n=3),
+)
 
 
 def streamed(trace: Trace, folder: Path, *, chunk_requests: int) -> TraceStream:
@@ -40,22 +51,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     case=cases(),
     chunk_requests=st.integers(1, 30),
     load=st.tuples(st.integers(1, 4), st.sampled_from([1.0, 0.3, 7.0])),
-    loop=st.tuples(st.booleans(), st.booleans()),
+    loop=st.tuples(st.booleans(), st.booleans(), st.sampled_from(SCHEDULINGS)),
 )
 def test_chunks_change_nothing(
     folder: Path,
     case: tuple[Trace, Engine, int | None],
     chunk_requests: int,
     load: tuple[int, float],
-    loop: tuple[bool, bool],
+    loop: tuple[bool, bool, Scheduling],
 ) -> None:
     trace, engine, concurrency = case
+    trace = replace(trace, priority=trace.prompt_tokens % 3 - 1)
+    threshold = loop[2].long_prefill_token_threshold
+    assume(threshold <= engine.max_model_len)
     options: dict[str, Any] = {
         "concurrency": concurrency,
         "replicas": load[0],
         "rate_scale": load[1],
         "per_sequence": loop[0],
         "stepwise": loop[1],
+        "scheduling": loop[2],
     }
     stream = streamed(trace, folder, chunk_requests=chunk_requests)
     assert_same(simulate(stream, engine, COST, **options), simulate(trace, engine, COST, **options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,3 +42,9 @@ def make_trace(*, requests: int = 300, seed: int = 0, per_second: float = 0.4) -
 def make_plan(**options: Any) -> Plan:
     """A plan for `STEPS` on `ENGINE`."""
     return tune(STEPS, make_cost(), engine=ENGINE, options=SolveOptions(**options))
+
+
+def make_spyre_plan(**options: Any) -> Plan:
+    """A plan for the Spyre plugin as it is today, on the same steps."""
+    steps = replace(STEPS, sequences=STEPS.decode_calls(ENGINE))
+    return tune(steps, make_cost(), engine=ENGINE, options=SolveOptions(target="spyre-env", **options))

@@ -21,6 +21,7 @@ FULL = Trace(
     prompt_tokens=np.array([3, 2, 2**31 - 1]),
     output_tokens=np.array([1, 2, 3]),
     cached_tokens=np.array([0, 2, 0]),
+    priority=np.array([0, -3, 7]),
     session=np.array(["a", "", "=ü"], dtype=object),
     sources=(TraceSource("a.csv", "0f", 9, "azure"), TraceSource("b.csv", "1f", 3, "columns")),
     set_aside={"zero_output": 6, "failed": 3},
@@ -42,7 +43,14 @@ def test_round_trip_is_equal(tmp_path: Path, trace: Trace) -> None:
     write_trace(trace, path)
     assert detect_format(path) == "ladder_opt"
     for again in (read_trace(path), read_trace(path, format="ladder_opt"), read_canonical(path)):
-        for name in ("arrival_seconds", "prompt_tokens", "output_tokens", "cached_tokens", "session"):
+        for name in (
+            "arrival_seconds",
+            "prompt_tokens",
+            "output_tokens",
+            "cached_tokens",
+            "priority",
+            "session",
+        ):
             one, other = getattr(trace, name), getattr(again, name)
             assert (one is None) == (other is None)
             if one is not None:

@@ -300,7 +300,7 @@ def test_options_that_do_not_exist(tmp_path: Path) -> None:
     assert message(path, time_unit="h") == "found --time-unit 'h', expected one of s, ms, us, ns"
     assert message(path, clock="x") == "found --clock 'x', expected one of auto, sort, unwrap, refuse"
     assert message(path, columns={"in": "a"}) == (
-        "found --columns 'in', expected one of arrival, prompt, output, cached, session"
+        "found --columns 'in', expected one of arrival, prompt, output, cached, session, priority"
     )
     assert message(path, columns={"prompt": "prompt_tokens"}) == (
         f"{path}: found no output column named, expected --columns with output=NAME"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ladder_opt.errors import InputError
 from ladder_opt.trace import clock
 from ladder_opt.trace.readers import values
-from ladder_opt.trace.readers.formats import UNREADABLE, ZERO_OUTPUT, ZERO_PROMPT, Format
+from ladder_opt.trace.readers.formats import PRIORITY, UNREADABLE, ZERO_OUTPUT, ZERO_PROMPT, Format
 from ladder_opt.trace.readers.stored import Stored
 from ladder_opt.trace.readers.table import MISSING, Problem, RawTable, shown
 from ladder_opt.trace.table import Trace, TraceSource
@@ -116,6 +116,7 @@ def assemble(stored: Stored, table: RawTable, form: Format, options: Options) ->
     build.judge(prompt, form.columns["prompt"], gone)
     build.judge(output, form.columns["output"], gone)
     cached = _cached(build, prompt, gone)
+    priority = _priority(build, gone)
     readings = build.readings()
     if readings is not None:
         build.judge(readings.column, form.columns["arrival"], gone)
@@ -136,6 +137,7 @@ def assemble(stored: Stored, table: RawTable, form: Format, options: Options) ->
         prompt_tokens=prompt.values[rows],
         output_tokens=output.values[rows],
         cached_tokens=None if cached is None else cached[rows],
+        priority=None if priority is None else priority[rows],
         session=None if session is None else session[rows],
         sources=(TraceSource(stored.path, stored.sha256, total, form.name),),
         set_aside=build.set_aside,
@@ -156,6 +158,19 @@ def _cached(build: _Build, prompt: values.Column, gone: NDArray[np.bool_]) -> ND
     expected = f"at most {build.form.columns['prompt']} of the row"
     build.judge(values.Column(cached.values, over, expected), name, gone)
     return cached.values
+
+
+def _priority(build: _Build, gone: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """The request priority; 0, vLLM's default, where a row has none."""
+    name = build.form.columns.get("priority", PRIORITY)
+    if name not in build.table.columns:
+        return None
+    cells = build.table.columns[name]
+    if all(cell is MISSING or cell is None for cell in cells):
+        return None
+    priority = values.counts(cells, absent_is_zero=True, signed=True)
+    build.judge(priority, name, gone)
+    return priority.values
 
 
 def _refuse_if_unreadable(build: _Build, total: int) -> None:

@@ -30,7 +30,7 @@ REASONS: Mapping[str, str] = {
     OUTER_SPAN: "a span around other spans with token counts, which would count twice",
 }
 
-COLUMN_ROLES = ("arrival", "prompt", "output", "cached", "session")
+COLUMN_ROLES = ("arrival", "prompt", "output", "cached", "session", "priority")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ def _says(*words: str) -> Callable[[object], bool]:
 
 
 LADDER_OPT = "ladder_opt"
+PRIORITY = "priority"  # read from any table of requests that has such a column
 COLUMNS = "columns"
 VLLM_BENCH = "vllm_bench"
 OTEL = "otel"

@@ -71,29 +71,32 @@ class Clock:
     without_zone: int = 0
 
 
-def counts(cells: Cells, *, absent_is_zero: bool = False) -> Column:
+def counts(cells: Cells, *, absent_is_zero: bool = False, signed: bool = False) -> Column:
     """Token counts: integers from 0 to `MAX_TOKENS`, floats only where they are whole.
 
     Args:
         cells: the column.
         absent_is_zero: an empty or missing cell counts as 0 instead of being unreadable.
+        signed: integers from -`MAX_TOKENS` on are taken too.
     """
+    least = -MAX_TOKENS if signed else 0
+    expected = f"an integer from {least} to {MAX_TOKENS}"
     whole = _plain_numbers(cells)
     if whole is not None:
         if whole.dtype.kind == "f":
             with np.errstate(invalid="ignore"):
-                fits = bool(((whole >= 0) & (whole <= MAX_TOKENS) & (whole == np.floor(whole))).all())
+                fits = bool(((whole >= least) & (whole <= MAX_TOKENS) & (whole == np.floor(whole))).all())
         else:
-            fits = not len(whole) or bool(whole.min() >= 0 and whole.max() <= MAX_TOKENS)
+            fits = not len(whole) or bool(whole.min() >= least and whole.max() <= MAX_TOKENS)
         if fits:
             return Column(whole.astype(np.int64), np.zeros(len(whole), dtype=np.bool_))
 
     def one(cell: object) -> int:
         if absent_is_zero and (cell is MISSING or cell is None or cell == ""):
             return 0
-        number = _number(cell, _COUNT)
-        if not 0 <= number <= MAX_TOKENS or number != int(number):
-            raise _CellError(_COUNT)
+        number = _number(cell, expected)
+        if not least <= number <= MAX_TOKENS or number != int(number):
+            raise _CellError(expected)
         return int(number)
 
     return _each(cells, one, np.int64)

@@ -1,0 +1,455 @@
+"""The robust solver: one pair of ladders for several workloads, the least worst regret, proven.
+
+**Sets and objective.** Workloads k = 1..K have histograms w_k and server starts r_k of their own; candidates,
+prices and limits are common. With f_k(S, M) the plain objective of `problem` on w_k and r_k, and f_k* its
+least within the same limits, the regret of ladders is f_k / f_k* - 1: a share, so that a long trace does not
+outvote a short one. Sought are the ladders that minimise
+
+    worst(S, M) = max over k of g_k(S, M),    g_k = f_k / f_k* = 1 + regret.
+
+Where f_k* = 0 a share of it says nothing: there g_k = 1 + f_k / (the most that any ladders could cost), so
+that 0 s is still a regret of 0. A workload that costs nothing under any ladders has a regret of 0 and is left
+out. Where only a bound on f_k* is known, the bound takes its place: regrets are then never understated, and
+worst is minimised for those references exactly as for true ones.
+
+**Candidates.** The problem of the *added-up* histogram reduces the candidates: a size that no step of the sum
+has is one that no step of any workload has, and the moves of `problem` then raise no f_k and break no limit.
+
+**Bound.** For weights L >= 0 that add up to 1, a maximum is no less than a weighted mean:
+
+    bound(L) = min over ladders of  sum over k of L_k g_k   <=   min over ladders of worst.
+
+The sum is a *plain* product problem with steps sum L_k w_k / f_k* and restarts sum L_k r_k / f_k*, which
+`_product` solves or bounds. bound is concave in L, and the vector g of the ladders that attain it is a
+supergradient: every pair of ladders x ever looked at gives the cut bound(L) <= sum L_k g_k(x). The L that
+maximise the least cut (a linear programme in K + 1 variables) are tried next, until cut and bound meet.
+
+**Search.** The largest bound may stay below the least worst, where only a mixture of two pairs of ladders
+would have equal regrets. What is left is searched with the weights fixed: the ascent and the depth-first
+search of `_product` run on the mixed problem with the least worst *known* as their incumbent. They leave
+out only num_seqs ladders (whole, or by one end) whose mixed bound reaches it, and a mixed bound is below
+worst. For each num_seqs ladder left over, `settle` finds the num_blocks ladder of least worst ratio exactly:
+weights made for that ladder alone close most, since with the rows given the bound is one shortest path;
+labels of K components (`_robust_kernel.least_worst`) do the rest. Limits are components too, with
+multipliers of their own.
+
+*Guarantee.* If the search ends, no pair of ladders is better than the incumbent by more than
+RELATIVE_TOLERANCE. Out of time, the larger of bound(L) and what the search has reached is a valid bound.
+
+**Ties** go to fewer variants, then fewer rungs, among the ladders looked at.
+
+*Example.* Two workloads, two pairs of ladders x and y, g(x) = (1, 1.04), g(y) = (1.03, 1). Weights (4/7, 3/7)
+give the bound 1.0171, and no weights give more; the least worst is 1.03. The search starts with y and finds
+no better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ladder_opt.errors import SolveError
+from ladder_opt.solve import _robust_kernel as kernel
+from ladder_opt.solve._ascent import Relaxation
+from ladder_opt.solve._incumbent import Incumbent, tie_price
+from ladder_opt.solve._product import ProductSearch, keeps_guard, root_relaxation
+from ladder_opt.solve._workloads import Known, Pool, Workloads, best_weights
+from ladder_opt.solve.problem import Floats, Integers, LadderProblem
+from ladder_opt.solve.result import RELATIVE_TOLERANCE
+
+_ENDLESS_WORK = 1 << 62
+_LEAF_ROUNDS = 12  # of weights made for one num_seqs ladder
+_TESTS = 8  # weights that labels and a num_seqs ladder are tried with
+_FIRST_WORK = 20_000_000
+_MORE_WORK = 4
+_LIMIT_ROUNDING = 1e-13
+_POLISH_WORK = 2_000_000
+_POLISHED = 6
+_MIX_SHARE = 0.5  # of the time, for weights
+_CLOSE_ENOUGH = 0.02  # cut and bound, of what they are below the least worst
+
+Progress = Callable[[float, float], None]
+"""Called with (worst ratio known, bound on it) now and then."""
+
+
+class _MixIncumbent(Incumbent):
+    """The plain incumbent of a mixed problem that tells the pool of all ladders it is offered."""
+
+    def __init__(self, pool: Pool, problem: LadderProblem, deadline: float) -> None:
+        rough = problem.restarts * problem.compile_seconds
+        super().__init__(problem, rough + tie_price(problem, 1.0), deadline)
+        self.pool = pool
+
+    def offer(self, seconds: float, rows: Integers, columns: Integers) -> None:
+        self.pool.add(rows, columns)
+        super().offer(seconds, rows, columns)
+
+
+class _RobustIncumbent(Incumbent):
+    """An incumbent of a mixed problem whose seconds are the least worst ratio known, the constant off."""
+
+    def __init__(self, pool: Pool, weights: Floats, deadline: float) -> None:
+        problem, self.constant = pool.workloads.mixed(weights)
+        super().__init__(problem, problem.restarts * problem.compile_seconds, deadline)
+        self.pool = pool
+        self.weights = weights
+        self.leaves = 0
+        self.labelled = 0
+        self._tests: list[Floats] = []
+        self._catch_up()
+
+    def offer(self, seconds: float, rows: Integers, columns: Integers) -> None:  # noqa: ARG002
+        self.pool.add(rows, columns)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        best = self.pool.best
+        if best is not None and self.pool.worst - self.constant < self.seconds:
+            self.seconds = self.pool.worst - self.constant
+            self.rows, self.columns = best.rows, best.columns
+
+    def settle(self, rungs: Integers, *, work: int | None, along_rows: bool = False) -> float:
+        """As `Incumbent.settle`, for the worst of the workloads."""
+        self.leaves += 1
+        leaf = _Leaf(self, rungs, along_rows=along_rows)
+        bound = leaf.raise_bound(self._tests)
+        if bound - self.constant < self.bar:
+            self.labelled += 1
+            bound = leaf.label(_ENDLESS_WORK if work is None else work)
+        self._tests = leaf.tests[:_TESTS]
+        return bound - self.constant
+
+
+class _Leaf:
+    """One ladder given, the other sought; components are ratios, then excesses over limits."""
+
+    def __init__(self, incumbent: _RobustIncumbent, rungs: Integers, *, along_rows: bool) -> None:
+        self.incumbent = incumbent
+        self.rungs = rungs
+        self.along_rows = along_rows
+        workloads = incumbent.pool.workloads
+        p = workloads.base
+        self.workloads = len(workloads)
+        limits: list[float] = []
+        of_variants = of_compiles = -1
+        if p.limits.max_variants is not None:
+            of_variants = self.workloads + len(limits)
+            limits.append(float(incumbent.max_variants))
+        if p.limits.max_compile_seconds is not None:
+            of_compiles = self.workloads + len(limits)
+            limits.append(incumbent.max_compiles)
+        # A limit used up in full weighs as much as a ratio of 1 does.
+        scales = [limit if limit > 0 else p.typical_compile_seconds for limit in limits]
+        self.start = np.r_[
+            workloads.offsets, [-limit / scale for limit, scale in zip(limits, scales, strict=True)]
+        ]
+        size = p.shape[0] if along_rows else p.shape[1]
+        self.lowest = p.lowest_row if along_rows else p.lowest_column
+        self.edges = np.zeros((len(self.start), size + 1, size + 1))
+        kernel.fill_edges(
+            along_rows,
+            workloads.cumulative / workloads.scales[:, None, None],
+            p.step_seconds,
+            (workloads.restarts / workloads.scales)[:, None, None] * p.compile_seconds,
+            p.compile_seconds,
+            p.first_column,
+            p.reach,
+            self.lowest,
+            rungs,
+            of_variants,
+            of_compiles,
+            self.edges,
+        )
+        for component, scale in enumerate(scales, start=self.workloads):
+            self.edges[component] /= scale
+        self.tests: list[Floats] = []
+        self._values: list[float] = []
+        self._vectors: list[Floats] = []
+        self._chosen = np.zeros(size, np.int64)
+
+    @property
+    def bar(self) -> float:
+        """The least worst ratio known, less half the tolerance."""
+        return self.incumbent.bar + self.incumbent.constant
+
+    def raise_bound(self, known: list[Floats]) -> float:
+        """A bound on the worst ratio by weights for this ladder; ladders found on the way are offered."""
+        first = np.r_[self.incumbent.weights, np.zeros(len(self.start) - self.workloads)]
+        bound = -np.inf
+        for weights in [*known, first]:
+            bound = max(bound, self._try(weights))
+            if bound >= self.bar:
+                return self._sorted(bound)
+        for _ in range(_LEAF_ROUNDS):
+            weights, cut = best_weights(self._vectors, self.workloads)
+            if cut <= bound + 1e-3 * (self.bar - bound):
+                break
+            bound = max(bound, self._try(weights))
+            if bound >= self.bar:
+                break
+        return self._sorted(bound)
+
+    def _sorted(self, bound: float) -> float:
+        order = np.argsort(self._values)[::-1]
+        self.tests = [self.tests[at] for at in order]
+        return bound
+
+    def _try(self, weights: Floats) -> float:
+        """The least weighted sum: a bound."""
+        value, count = kernel.best_path(self.edges, weights, self.lowest, self._chosen)
+        value = float(value) + float(weights @ self.start)
+        rungs = self._chosen[:count].copy()
+        positions = np.r_[0, rungs + 1]
+        self._vectors.append(self.start + self.edges[:, positions[1:], positions[:-1]].sum(axis=1))
+        self._offer(rungs)
+        self.tests.append(weights)
+        self._values.append(value)
+        return value
+
+    def _offer(self, found: Integers) -> None:
+        rows, columns = (found, self.rungs) if self.along_rows else (self.rungs, found)
+        self.incumbent.offer(0.0, rows, columns)
+
+    def label(self, work: int) -> float:
+        """The best ladder, by labels; a bound that reaches the incumbent unless the work ran out."""
+        units = list(np.eye(len(self.start)))
+        tests = [*self.tests[:_TESTS], *units]
+        # Excesses over limits are at most 0, so any weighted sum of a ladder worth having is below the bar.
+        thresholds = np.full(len(tests), self.bar)
+        thresholds[len(tests) - len(units) + self.workloads :] = _LIMIT_ROUNDING
+        count = kernel.least_worst(
+            self.edges,
+            self.lowest,
+            self.start,
+            self.workloads,
+            np.array(tests),
+            thresholds,
+            work,
+            self._chosen,
+        )
+        if count == kernel.GIVEN_UP:
+            return max(self._values)
+        if count != kernel.NONE:
+            self._offer(self._chosen[:count].copy())
+        return self.bar
+
+
+@dataclass(frozen=True)
+class RobustSearch:
+    """What a search over workloads ends with.
+
+    Attributes:
+        best: the ladders of least worst ratio, and their ratios.
+        bound: no ladders within the limits have a worst ratio below it.
+        proven: whether the bound reaches the best, but for the tolerance.
+        weights: float64 (workloads,), those of the largest mixed bound.
+        nodes: nodes of the depth-first searches.
+        bound_evaluations: relaxations solved.
+        leaves: num_seqs ladders for which the best num_blocks ladder was asked.
+        labelled: those of them that labels were needed for.
+    """
+
+    best: Known
+    bound: float
+    proven: bool
+    weights: Floats
+    nodes: int
+    bound_evaluations: int
+    leaves: int
+    labelled: int
+
+
+class _Robust:
+    """State of one solve."""
+
+    def __init__(
+        self,
+        workloads: Workloads,
+        starts: Sequence[tuple[Integers, Integers]],
+        deadline: float,
+        progress: Progress | None,
+    ) -> None:
+        self.workloads = workloads
+        self.deadline = deadline
+        self.progress = progress
+        plain = Incumbent(workloads.base, workloads.base.compile_seconds, deadline)
+        self.pool = Pool(workloads, max_variants=plain.max_variants, max_compile_seconds=plain.max_compiles)
+        for rows, columns in starts:
+            self.pool.add(rows, columns)
+        self.bound = -np.inf
+        self.weights = np.full(len(workloads), 1.0 / len(workloads))
+        self.relaxation: Relaxation | None = None
+        self.nodes = self.evaluations = self.leaves = self.labelled = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bound reaches the least worst ratio known."""
+        return self.bound >= self.pool.worst * (1 - 0.5 * RELATIVE_TOLERANCE)
+
+    def tell(self) -> None:
+        if self.progress is not None:
+            self.progress(self.pool.worst, self.bound)
+
+    def raise_mixed_bound(self, deadline: float) -> None:
+        """Find weights of the largest mixed bound, or as large a one as the time allows."""
+        weights = self.weights
+        while True:
+            bound = self._solve_mix(weights, deadline)
+            if bound > self.bound:
+                self.bound, self.weights = bound, weights
+            self.tell()
+            if self.closed or len(weights) == 1 or time.perf_counter() > deadline:
+                return
+            weights, cut = best_weights(self.pool.vectors(), len(weights))
+            if cut - self.bound <= _CLOSE_ENOUGH * (self.pool.worst - self.bound) + RELATIVE_TOLERANCE:
+                return
+
+    def _solve_mix(self, weights: Floats, deadline: float) -> float:
+        """Solve the mixed problem; its bound on the worst ratio."""
+        problem, constant = self.workloads.mixed(weights)
+        incumbent = _MixIncumbent(self.pool, problem, deadline)
+        best = self.pool.best
+        if best is None:
+            incumbent.start()
+        else:
+            incumbent.improve_from(best.rows)
+        search = ProductSearch(incumbent, None)
+        bound, proven = search.run(self._warm(root_relaxation(incumbent)))
+        self.relaxation = search.raised
+        self.nodes += search.nodes
+        self.evaluations += search.evaluations
+        return (incumbent.seconds if proven else bound) + constant
+
+    def _warm(self, root: Relaxation) -> Relaxation:
+        """The multipliers of the mix before are good ones for the next."""
+        known = self.relaxation
+        if known is None:
+            return root
+        return replace(
+            root,
+            multipliers=known.multipliers,
+            per_variant=known.per_variant,
+            per_compile_second=known.per_compile_second,
+        )
+
+    def polish(self) -> None:
+        """Alternate exact one-axis solves for the worst ratio, from the best ladders known."""
+        incumbent = _RobustIncumbent(self.pool, self.weights, self.deadline)
+        for known in self.pool.best_first()[:_POLISHED]:
+            rows = known.rows
+            last = np.inf
+            while self.pool.worst < last and time.perf_counter() < self.deadline:
+                last = self.pool.worst
+                incumbent.settle(rows, work=_POLISH_WORK)
+                best = self.pool.best
+                if best is None:
+                    return
+                incumbent.settle(best.columns, work=_POLISH_WORK, along_rows=True)
+                rows = (self.pool.best or best).rows
+        self.tell()
+
+    def close(self) -> None:
+        """Search what mixed bounds leave open."""
+        incumbent = _RobustIncumbent(self.pool, self.weights, self.deadline)
+        progress = self.progress
+        constant = incumbent.constant
+        search = ProductSearch(
+            incumbent,
+            None
+            if progress is None
+            else lambda _, bound: progress(self.pool.worst, max(self.bound, bound + constant)),
+        )
+        bound, proven = search.run(self._warm(root_relaxation(incumbent)))
+        self.nodes += search.nodes
+        self.evaluations += search.evaluations
+        self.leaves += incumbent.leaves
+        self.labelled += incumbent.labelled
+        self.bound = self.pool.worst if proven else max(self.bound, bound + constant)
+
+    def solve_pinned(self) -> None:
+        """One axis given: one ladder is sought. Both given: none."""
+        base = self.workloads.base
+        every_row, every_column = (np.arange(size) for size in base.shape)
+        if base.rows_pinned and base.columns_pinned:
+            self.pool.add(every_row, every_column)
+            self.bound = self.pool.worst
+            return
+        incumbent = _RobustIncumbent(self.pool, self.weights, self.deadline)
+        work = _FIRST_WORK
+        while not self.closed:
+            given = every_row if base.rows_pinned else every_column
+            bound = incumbent.settle(given, work=work, along_rows=not base.rows_pinned)
+            self.bound = max(self.bound, min(bound + incumbent.constant, self.pool.worst))
+            if bound >= incumbent.bar:
+                self.bound = self.pool.worst
+            work *= _MORE_WORK
+            if time.perf_counter() > self.deadline:
+                return
+
+
+def search_workloads(
+    workloads: Workloads,
+    starts: Sequence[tuple[Integers, Integers]],
+    *,
+    time_limit_seconds: float,
+    progress: Progress | None = None,
+) -> RobustSearch:
+    """Find the ladders of least worst ratio, and prove it or state the bound.
+
+    Args:
+        workloads: one or more, none of which costs nothing under all ladders.
+        starts: ladders to begin with, candidates' indices: the workloads' own best.
+        time_limit_seconds: when to stop.
+        progress: told of the worst ratio and the bound now and then.
+
+    Raises:
+        SolveError: no ladders keep the limits, or none were found in time.
+    """
+    started = time.perf_counter()
+    robust = _Robust(workloads, starts, started + time_limit_seconds, progress)
+    if workloads.base.rows_pinned or workloads.base.columns_pinned:
+        robust.solve_pinned()
+    else:
+        robust.raise_mixed_bound(started + _MIX_SHARE * time_limit_seconds)
+        if not robust.closed:
+            robust.polish()
+        if not robust.closed:
+            robust.close()
+    best = robust.pool.best
+    if best is None:
+        raise SolveError(
+            "no ladder keeps all limits"
+            if robust.bound == np.inf
+            else "no ladder within the limits was found in time"
+        )
+    proven = robust.closed
+    return RobustSearch(
+        best=_trimmed(robust.pool, best),
+        bound=float(best.ratios.max()) if proven else min(robust.bound, float(best.ratios.max())),
+        proven=proven,
+        weights=robust.weights,
+        nodes=robust.nodes,
+        bound_evaluations=robust.evaluations,
+        leaves=robust.leaves,
+        labelled=robust.labelled,
+    )
+
+
+def _trimmed(pool: Pool, best: Known) -> Known:
+    """Drop rungs that no workload misses: a tie goes to fewer rungs."""
+    base = pool.workloads.base
+    for axis, pinned in ((0, base.rows_pinned), (1, base.columns_pinned)):
+        if pinned:
+            continue
+        for rung in (best.rows, best.columns)[axis][:-1]:
+            trial = [best.rows, best.columns]
+            trial[axis] = trial[axis][trial[axis] != rung]
+            other = pool.look_at(trial[0], trial[1])
+            if other is None or not keeps_guard(base, *trial) or other.num_variants > best.num_variants:
+                continue
+            if (other.ratios <= best.ratios * (1 + 1e-13)).all():
+                best = other
+    return best

@@ -1,0 +1,105 @@
+"""Scheduling settings: their limits, and what an engine file says about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ladder_opt.cost.model import read_cost_model
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError, UsageError
+from ladder_opt.occupancy.engine_file import read_scheduling_settings
+from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.scheduling import Scheduling
+from ladder_opt.trace.table import Trace
+
+
+def put(folder: Path, content: str) -> Path:
+    path = folder / "serve.yaml"
+    path.write_text(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "lifo"}, "scheduling-policy: found 'lifo', expected fcfs or priority"),
+        ({"n": 0}, "n: found 0, expected 1 to 10000"),
+        ({"n": True}, "n: found True, expected a whole number"),
+        ({"sliding_window": 0}, "sliding-window: found 0, expected 1 to 2147483648"),
+        (
+            {"long_prefill_token_threshold": "many"},
+            "long-prefill-token-threshold: found 'many', expected a whole number",
+        ),
+    ],
+)
+def test_values_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Scheduling(**settings)
+    assert str(error.value) == message
+
+
+def test_a_threshold_beyond_the_model_is_refused() -> None:
+    trace = Trace(np.zeros(1), np.array([10]), np.array([2]))
+    scheduling = Scheduling(long_prefill_token_threshold=8193)
+    with pytest.raises(UsageError, match="found 8193, expected at most max_model_len = 8192"):
+        simulate(trace, Engine(), read_cost_model(), scheduling=scheduling)
+
+
+def test_each_request_has_n_sequences() -> None:
+    trace = Trace(np.zeros(2), np.array([100, 300]), np.array([5, 7]))
+    replay = simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(n=3))
+    assert replay.requests == 6
+    assert replay.prefill_tokens == 3 * 400
+    assert replay.decode_tokens == 3 * (4 + 6)
+
+
+def test_a_closed_loop_counts_requests_and_not_their_sequences() -> None:
+    trace = Trace(None, np.full(4, 100), np.array([5, 5, 5, 5]))
+    replay = simulate(trace, Engine(), read_cost_model(), concurrency=2, scheduling=Scheduling(n=3))
+    assert replay.steps.num_seqs.max() == 6
+
+
+def test_a_window_caps_the_blocks_of_a_sequence() -> None:
+    trace = Trace(np.zeros(1), np.array([2000]), np.array([500]))
+    replay = simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(sliding_window=256))
+    # 256 tokens lie in two blocks of 128, or in three where they begin inside of one
+    assert set(replay.steps.num_blocks.tolist()) == {2, 3}
+
+
+def test_what_an_engine_file_says(tmp_path: Path) -> None:
+    path = put(
+        tmp_path,
+        "max-num-seqs: 8\nscheduling-policy: priority\nlong_prefill_token_threshold: 256\n"
+        "async-scheduling: true\nenable-prefix-caching: false\nwatermark: 0.0\nmax-num-partial-prefills: 2\n"
+        "data-parallel-size: 1\nkv-transfer-config: {kv_connector: X}\n",
+    )
+    file = read_scheduling_settings(path)
+    assert file.settings == {"policy": "priority", "long_prefill_token_threshold": 256}
+    early = "a step is then scheduled before the last one's tokens are known"
+    unknown = "vLLM 0.28 has no such setting, its v1 scheduler admits any number of partial prefills"
+    assert [warning.removeprefix(f"{path}: ") for warning in file.warnings] == [
+        f"async-scheduling True is not replayed: {early}",
+        f"max-num-partial-prefills 2 is not replayed: {unknown}",
+        "kv-transfer-config a mapping is not replayed: KV is replayed as computed where it is used",
+    ]
+
+
+def test_speculative_decoding_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, "speculative-config: {method: ngram, num_speculative_tokens: 3}\n")
+    with pytest.raises(InputError) as error:
+        read_scheduling_settings(path)
+    assert str(error.value) == (
+        f"{path}: speculative-config: found speculative decoding, expected none: a verify step has more than "
+        "one token a sequence, which batched decode does not take, so its ladders are not met"
+    )
+    assert not read_scheduling_settings(put(tmp_path, "speculative-config: null\n")).warnings
+
+
+def test_a_setting_in_two_spellings_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, "scheduling-policy: fcfs\nscheduling_policy: priority\n")
+    with pytest.raises(InputError, match="besides another spelling"):
+        read_scheduling_settings(path)
