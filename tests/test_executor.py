@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ladder_opt.cli import main
@@ -19,6 +20,8 @@ from ladder_opt.errors import InputError, UsageError
 from ladder_opt.executor import Executor, Report
 from ladder_opt.occupancy import shares
 from ladder_opt.occupancy.replay import simulate
+from ladder_opt.plan.options import ReplayOptions
+from ladder_opt.plan.sweep import sweep
 from ladder_opt.trace.parquet import write_trace
 from ladder_opt.trace.stream import stream_of
 from ladder_opt.trace.synth import synthesize
@@ -141,6 +144,16 @@ class TestDask:
         assert killed[0] < 0.5
         assert_same(there, here)
         assert there.requests == here.requests == 60_000 - sum(here.set_aside.values())
+
+    def test_a_sweep_there_is_the_sweep_here(self, address: str) -> None:
+        trace = synthesize(requests=300, rate=2.0)
+        grid: dict[str, list[Any]] = {"max_num_seqs": [8, 16], "max_model_len": [4, 8192]}
+        frames = [
+            sweep(trace, grid=grid, replay_options=ReplayOptions(replicas=2, executor=executor))
+            for executor in (Executor(1), Executor(dask=address))
+        ]
+        pd.testing.assert_frame_equal(frames[0], frames[1], check_exact=True)
+        assert frames[1]["error"].notna().tolist() == [True, False, True, False]
 
     def test_errors_come_back_as_they_were(self, address: str, tmp_path: Path) -> None:
         write_trace(synthesize(requests=50), tmp_path / "t.parquet")
