@@ -50,13 +50,13 @@ class Way:
         counted = self.run()
         get_reusable_executor().shutdown(wait=True)  # so that its processes' time is counted
         self.wall_seconds.append(time.perf_counter() - wall)
-        self.cpu_seconds.append(_cpu_seconds() - cpu)
+        self.cpu_seconds.append(max(1e-9, _cpu_seconds() - cpu))
         return added(counted)
 
 
 def _cpu_seconds() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return time.process_time() + times.children_user + times.children_system
 
 
 def _unpacked(packed: bytes) -> Counted:
