@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -29,13 +29,17 @@ from ladder_opt.ladder import default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.plain import simulate_plain
 from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import Trace, within_limits
 
 AT_LEAST: Final = 1_000_000.0
 ENGINES: Final = (
-    ("azure-conv", Engine(max_num_seqs=128)),
-    ("azure-conv", Engine(max_num_seqs=256)),
-    ("mooncake", Engine(max_num_seqs=64, max_model_len=131072)),
+    ("azure-conv", Engine(max_num_seqs=128), Scheduling()),
+    ("azure-conv", Engine(max_num_seqs=256), Scheduling()),
+    ("azure-conv", Engine(), Scheduling(policy="priority")),
+    ("azure-conv", Engine(), Scheduling(sliding_window=1024)),
+    ("mooncake", Engine(max_num_seqs=64, max_model_len=131072), Scheduling()),
+    ("mooncake", Engine(max_num_seqs=64, max_model_len=131072), Scheduling(prefix_caching=True)),
 )
 
 VIDUR: Final = "Vidur (Sarathi)"
@@ -126,7 +130,7 @@ def measure(
     vidur_requests: int = 0,
     vidur: Path | None = None,
     engine: Engine | None = None,
-    others: Sequence[tuple[str, Engine]] = (),
+    others: Sequence[tuple[str, Engine, Scheduling]] = (),
 ) -> list[Result]:
     """Replay each trace with `simulate`, the first with the step loop, its first requests with everything.
 
@@ -139,14 +143,15 @@ def measure(
         vidur_requests: for Vidur; 0 leaves it out.
         vidur: its checkout.
         engine: the limits; default: those of `Engine()`.
-        others: traces by name, and other engines to replay them on with `simulate`.
+        others: traces by name, and other engines and settings to replay them with.
     """
     engine = engine or Engine()
     cost = read_cost_model()
-    runs = [(name, engine) for name in traces] + [(name, other) for name, other in others if name in traces]
+    runs = [(name, engine, Scheduling()) for name in traces]
+    runs += [other for other in others if other[0] in traces]
     fast = [
-        _fast(name, within_limits(traces[name], max_model_len=limits.max_model_len), limits, cost)
-        for name, limits in runs
+        _fast(name, within_limits(traces[name], max_model_len=limits.max_model_len), limits, cost, settings)
+        for name, limits, settings in runs
     ]
     first = next(iter(traces))
     whole = within_limits(traces[first], max_model_len=engine.max_model_len)
@@ -174,13 +179,26 @@ def measure(
     return results
 
 
-def _fast(name: str, trace: Trace, engine: Engine, cost: CostModel, *, stepwise: bool = False) -> Contender:
+def _fast(
+    name: str,
+    trace: Trace,
+    engine: Engine,
+    cost: CostModel,
+    settings: Scheduling | None = None,
+    *,
+    stepwise: bool = False,
+) -> Contender:
+    label = "simulate"
+    for field_ in fields(settings) if settings else ():
+        value = getattr(settings, field_.name)
+        if value != field_.default:
+            label += f", {field_.name} {value}"
     return Contender(
-        "its step loop" if stepwise else "simulate",
+        "its step loop" if stepwise else label,
         name,
         engine,
         len(trace),
-        lambda: _counts_of(simulate(trace, engine, cost, stepwise=stepwise).steps),
+        lambda: _counts_of(simulate(trace, engine, cost, scheduling=settings, stepwise=stepwise).steps),
     )
 
 

@@ -3,8 +3,9 @@
 Workloads are synthetic histograms (seeded: smooth peaks in different corners, and scattered cells) and
 replayed traces, at sizes given as max_num_seqs x max_num_blocks. Limits: none, or as many variants as the
 default ladders have. Beside the robust ladders' worst regret stand those of the plan for the sum of the
-workloads ("mix"), of each workload's own plan (the best of them), and of the default ladders; "alone" is the
-time that the workloads' own optima took, which is part of the whole.
+workloads ("mix"), of each workload's own plan (the best of them), and of the default ladders. "Before
+search" is the gap that weights and multipliers leave to the search, "alone" the time that the workloads' own
+optima took, which is part of the whole.
 
 Exit code 1: any of those other ladders, where they keep the limit, has a worst regret below the bound.
 """
@@ -180,6 +181,7 @@ def row(outcome: Outcome) -> dict[str, object]:
         "status": str(result.status),
         "worst regret": f"{result.worst_regret:.3%}",
         "gap": f"{result.gap:.3%}",
+        "before search": f"{result.worst_regret - result.mixed_bound:.3%}",
         "mix": "-" if outcome.mix is None else f"{outcome.mix:.3%}",
         "own, best": f"{outcome.own:.3%}",
         "default": f"{outcome.default:.1%}",

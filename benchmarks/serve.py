@@ -15,6 +15,7 @@ plan's runs alone.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -216,14 +217,14 @@ def run(
     trace: Trace, folder: Path, *, rounds: int, other_seconds: float, progress: bool = True
 ) -> tuple[list[Contender], Measured]:
     """Measure the machine, make the plan, start both servers and play the rounds."""
-    cache = folder / "inductor"
     model = folder / "model"
     subprocess.run(
         python("tests.serving.tiny_model", "make", model, json.dumps(MODEL)),
-        env=environment(cache),
+        env=environment(folder),
         check=True,
         capture_output=True,
     )
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "measured")
     measured = measure(Bucketer.from_engine(ENGINE))
     contenders, plan = make_contenders(trace, measured, other_seconds)
     write_plan(plan, folder / "plan.json")
@@ -242,9 +243,9 @@ def run(
                 "max_num_batched_tokens": ENGINE.max_num_batched_tokens,
                 "num_gpu_blocks_override": ENGINE.num_kv_blocks,
             }
-            servers.append(
-                up.enter_context(Server(model, own, cache, arguments=arguments, additional_config=config))
-            )
+            # A cache of its own: else the second server would find compiled what they share.
+            server = Server(model, own, own / "inductor", arguments=arguments, additional_config=config)
+            servers.append(up.enter_context(server))
             servers[-1].complete(Request((3, 4, 5), 4))  # the first request of all pays for much
         for number in range(rounds):
             for contender, server in zip(contenders, servers, strict=True):

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from ladder_opt._version import __version__
 
 if TYPE_CHECKING:
+    from ladder_opt.bucketer.bucketer import Bucketer
     from ladder_opt.cost.model import CostModel, read_cost_model
     from ladder_opt.engine import Engine
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
     from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
+    from ladder_opt.occupancy.record_file import read_recorded_steps
     from ladder_opt.occupancy.replay import Replay, simulate
     from ladder_opt.occupancy.scheduling import Scheduling
     from ladder_opt.occupancy.sequences import SequenceHistogram
@@ -48,13 +50,15 @@ if TYPE_CHECKING:
     from ladder_opt.trace.stream import TraceStream
     from ladder_opt.trace.summary import summarize
     from ladder_opt.trace.synth import synthesize
-    from ladder_opt.trace.table import Trace
+    from ladder_opt.trace.table import HashIds, Trace
 
 _MODULE_OF = {
+    "Bucketer": "bucketer.bucketer",
     "CostModel": "cost.model",
     "Engine": "engine",
     "Executor": "executor",
     "Frontier": "plan.frontier",
+    "HashIds": "trace.table",
     "InputError": "errors",
     "InternalError": "errors",
     "LadderOptError": "errors",
@@ -84,6 +88,7 @@ _MODULE_OF = {
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
     "read_plan": "plan.plan",
+    "read_recorded_steps": "occupancy.record_file",
     "read_sequences": "occupancy.sequences_file",
     "read_steps": "occupancy.steps_file",
     "read_trace": "trace.read",

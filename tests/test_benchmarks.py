@@ -21,6 +21,7 @@ from benchmarks import (
     readme_demo,
     replay_rate,
     robust,
+    serve,
     serving,
     solver,
 )
@@ -36,6 +37,7 @@ from ladder_opt.solve.robust import Workload
 from ladder_opt.trace.synth import synthesize
 from ladder_opt.trace.table import Trace
 from tests import oracles
+from tests.serving.server import Answer
 
 SEQS, BLOCKS = 8, 6
 TERMS = (0.02, 1e-3, 2e-3, 2e-4)
@@ -334,3 +336,42 @@ def test_replay_rate_beside_vidur() -> None:
     assert rows[-1].contender == replay_rate.VIDUR
     assert rows[-1].requests == 60
     assert rows[-1].best_rate > 0
+
+
+def test_serve_plans_with_what_it_measured() -> None:
+    """Prices known, the plan gathers less than the default ladders, and by as much as the prices say."""
+    sliced = serve.slice_of(small_trace(200), 60, span_seconds=20.0)
+    assert len(sliced) == 60
+    assert sliced.arrival_seconds is not None
+    assert (sliced.arrival_seconds[0], sliced.arrival_seconds[-1]) == (0.0, 20.0)
+    measured = serve.Measured(cost_of("chunked"), 0.0, 10)
+    contenders, plan = serve.make_contenders(sliced, measured, other_seconds=0.03)
+    assert [contender.name for contender in contenders] == ["default", "plan"]
+    assert contenders[1].ladders == plan.ladders
+    assert plan.result.num_variants <= 10
+    assert contenders[1].predicted_seconds < contenders[0].predicted_seconds
+    for contender, token_seconds in zip(contenders, ([0.1, 0.2], [0.09, 0.16]), strict=True):
+        contender.token_seconds = token_seconds
+        contender.report = {"recorded": [1, 2], "warmup_seconds": 3.0, "compiles_since": 0}
+    default, tuned = serve.rows(contenders)
+    assert (default["ratio, predicted"], default["ratio, measured"]) == ("1.000", "1.000")
+    assert tuned["ratio, measured"] == "0.850"
+    assert float(tuned["ratio, predicted"]) < 1
+
+
+def test_serve_fits_what_was_made_by_the_formula() -> None:
+    gathers, chunks = np.array([4, 8, 32, 64, 128]), np.array([1, 1, 2, 4, 4])
+    seconds = 0.01 + 0.002 * chunks + 0.0003 * gathers
+    terms = {"base": np.ones(5), "per_iteration": chunks, "per_gather": gathers}
+    found, fitted = serve._fit(seconds, terms)
+    assert found == pytest.approx({"base": 0.01, "per_iteration": 0.002, "per_gather": 0.0003})
+    assert fitted == pytest.approx(seconds)
+
+
+def test_serve_times_tokens_by_request() -> None:
+    answers = [
+        Answer([1, 2, 3], 10.0, 10.4),
+        Answer([1], 5.0, 5.0),
+        Answer([1, 2], 7.0, 7.6),
+    ]
+    assert serve.token_seconds(answers) == pytest.approx((0.2 + 0.6) / 2)

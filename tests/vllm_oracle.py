@@ -45,7 +45,7 @@ _MODEL_CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_TOKEN = 7  # any token: prefix caching is off and nothing stops early
+_TOKEN = 7  # any token, where prefix caching is off: nothing stops early
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ def replay_with_vllm(
     long_prefill_token_threshold: int = 0,
     sliding_window: int | None = None,
     n: int = 1,
+    prefix_caching: bool = False,
+    prompts: Sequence[Sequence[int]] | None = None,
 ) -> OracleReplay:
     """Replays requests, in the order given, through vLLM's scheduler.
 
@@ -111,6 +113,7 @@ def replay_with_vllm(
     finishes the next joins, so that the next step can schedule it. Of a request with `n` sequences each
     is a request of its own to the scheduler, as vLLM's front end fans them out; a request has finished when
     they all have. A step that only preempts, and schedules nothing, takes no time.
+    With `prefix_caching` the tokens of the `prompts` count, and no two sequences generate the same ones.
 
     Raises:
         RuntimeError: the scheduler has requests and schedules none, as one outgrows the pool.
@@ -124,6 +127,7 @@ def replay_with_vllm(
         policy=policy,
         long_prefill_token_threshold=long_prefill_token_threshold,
         sliding_window=sliding_window,
+        prefix_caching=prefix_caching,
     )
     requests = len(prompt_tokens)
     loads: list[StepLoad] = []
@@ -142,7 +146,14 @@ def replay_with_vllm(
             for child in range(n):
                 priority = 0 if priorities is None else priorities[added]
                 scheduler.add_request(
-                    _request(added, child, prompt_tokens[added], output_tokens[added], priority)
+                    _request(
+                        f"{added:06}-{child:06}",
+                        arrival_time=float(added),
+                        prompt=[_TOKEN] * prompt_tokens[added] if prompts is None else list(prompts[added]),
+                        output_tokens=output_tokens[added],
+                        priority=priority,
+                        hash_block_size=block_size if prefix_caching else None,
+                    )
                 )
             added += 1
         if added == finished:
@@ -201,7 +212,9 @@ def _sample(scheduler: Any, scheduled: Any) -> list[int]:
     output = ModelRunnerOutput(
         req_ids=ids,
         req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
-        sampled_token_ids=[[_TOKEN] if r.num_computed_tokens >= r.num_tokens else [] for r in requests],
+        sampled_token_ids=[
+            [_own_token(r)] if r.num_computed_tokens >= r.num_tokens else [] for r in requests
+        ],
         logprobs=None,
         prompt_logprobs_dict={},
         pooler_output=[],
@@ -215,18 +228,39 @@ def _sample(scheduler: Any, scheduled: Any) -> list[int]:
     ]
 
 
-def _request(number: int, child: int, prompt_tokens: int, output_tokens: int, priority: int) -> Any:
+def _own_token(request: Any) -> int:
+    """A token that no other sequence has: prefixes with it are nobody else's."""
+    number, _, child = request.request_id.partition("-")
+    return 1_000_000_000 + int(number) * 1_000 + int(child)
+
+
+def _request(
+    request_id: str,
+    *,
+    arrival_time: float,
+    prompt: list[int],
+    output_tokens: int,
+    priority: int,
+    hash_block_size: int | None,
+) -> Any:
     """A request whose arrival time is its place in the order, since no two arrive at the very same time."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
 
+    hasher = None
+    if hash_block_size is not None:
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher
+
+        hasher = get_request_block_hasher(hash_block_size, sha256)
     return Request(
-        request_id=f"{number:06}-{child:06}",
+        request_id=request_id,
         priority=priority,
-        arrival_time=float(number),
-        prompt_token_ids=[_TOKEN] * prompt_tokens,
+        arrival_time=arrival_time,
+        prompt_token_ids=prompt,
         sampling_params=SamplingParams(max_tokens=output_tokens, ignore_eos=True, temperature=0.0),
         pooling_params=None,
+        block_hasher=hasher,
     )
 
 
@@ -240,8 +274,9 @@ def _scheduler(
     policy: Literal["fcfs", "priority"],
     long_prefill_token_threshold: int,
     sliding_window: int | None,
+    prefix_caching: bool,
 ) -> Any:
-    """A scheduler set as on Spyre: chunked prefill on, prefix caching and async scheduling off."""
+    """A scheduler set as on Spyre: chunked prefill on, async scheduling off."""
     import torch
     from vllm.config import (
         CacheConfig,
@@ -260,6 +295,11 @@ def _scheduler(
     )
     from vllm.v1.structured_output import StructuredOutputManager
 
+    if prefix_caching:
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import init_none_hash
+
+        init_none_hash(sha256)  # the root of every chain of hashes, another one at each call
     with tempfile.TemporaryDirectory() as model:
         Path(model, "config.json").write_text(json.dumps(_MODEL_CONFIG))
         config = VllmConfig(
@@ -280,7 +320,7 @@ def _scheduler(
                 policy=policy,
                 long_prefill_token_threshold=long_prefill_token_threshold,
             ),
-            cache_config=CacheConfig(block_size=block_size, enable_prefix_caching=False),
+            cache_config=CacheConfig(block_size=block_size, enable_prefix_caching=prefix_caching),
             parallel_config=ParallelConfig(),
             device_config=DeviceConfig("cpu"),
         )

@@ -24,6 +24,7 @@ from ladder_opt.bucketer.bucketer import Bucketer
 
 _MOST_NOTED = 1 << 16  # where nobody asks for the counts
 _ADD_UP_SECONDS = 1.0  # little and often: adding up holds the interpreter
+_QUIET_SHARE = 0.1  # of the time between writes, to be past before a write for quiet
 _LAST_OF_EXIT = -100  # finalizers of lower priority run later: what serves has ended by then
 
 
@@ -47,10 +48,15 @@ class StepRecorder:
 
     The thread that serves only notes what it saw (`step`, `decode`); whoever asks for `counts`, such as the
     writer's thread, adds it up. So a step costs the server one append, whatever the batch.
+
+    Attributes:
+        counting: whether warm-up has ended.
+        added_up: steps added up so far.
     """
 
     def __init__(self) -> None:
         self.counting = False
+        self.added_up = 0
         self._noted: deque[tuple[int, int, int]] = deque()
         self._noted_lengths: deque[tuple[int, tuple[int, ...]]] = deque()
         self._cells: dict[tuple[int, int], list[int]] = {}
@@ -120,6 +126,7 @@ class StepRecorder:
         cell = self._cells.setdefault((num_seqs, num_blocks), [0, 0])
         cell[0] += 1
         cell[1] += pages
+        self.added_up += 1
 
 
 class StepsWriter:
@@ -192,12 +199,20 @@ class StepsWriter:
         return True
 
     def _run(self) -> None:
-        next_write = time.monotonic() + self._every_seconds
+        # vLLM kills its workers as it shuts down, unless told to wait, and mostly when traffic has ended:
+        # what was counted is also written as soon as steps cease to come.
+        seen = written = 0
+        last_write = time.monotonic()
         while not self._stopped.wait(min(_ADD_UP_SECONDS, self._every_seconds)):
             self._recorder.add_up()
-            if time.monotonic() >= next_write:
-                self.write()
-                next_write = time.monotonic() + self._every_seconds
+            total = self._recorder.added_up
+            since = time.monotonic() - last_write
+            is_quiet = total == seen != written and since >= self._every_seconds * _QUIET_SHARE
+            seen = total
+            if is_quiet or since >= self._every_seconds:
+                last_write = time.monotonic()
+                if self.write():
+                    written = total
 
     def _write(self, counts: Counts) -> None:
         import numpy as np  # noqa: PLC0415

@@ -35,6 +35,12 @@ class SchedulingOptions:
         int | None,
         typer.Option("--n", help="Sequences of each request, each with the row's output [1]."),
     ] = None
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-caching", help="Prompts share cached KV blocks, by the hash_ids of the traces [off]."
+        ),
+    ] = False
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(
@@ -53,6 +59,7 @@ class SchedulingOptions:
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
             "sliding_window": self.sliding_window,
             "n": self.n,
+            "prefix_caching": self.prefix_caching or None,
         }
         settings = dict(engine_options.scheduling_file().settings)
         settings |= {name: value for name, value in given.items() if value is not None}

@@ -81,7 +81,7 @@ def run(
         raise UsageError(f"{plan_path}: found no variant of batched decode, expected one to compile")
     with progress_bar() as progress:
         tried = None
-        if traces or steps.steps is not None:
+        if traces or steps.steps:
             traffic = load_traffic(traces, steps, read, load, engine, engine_options=engine_options)
             warn(traffic.notes, label="note")
             warn(traffic.warnings)

@@ -24,6 +24,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt.occupancy._prefix_cache import Pool
 from ladder_opt.occupancy._step_kernel import (
     ARRIVED,
     BLOCK_SIZE,
@@ -136,6 +137,7 @@ def advance(
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
+    no_pool: Pool,
     max_steps: int,
 ) -> int:
     """Run at most `max_steps` engine steps; arguments and result are those of `_step_kernel.advance`.
@@ -221,6 +223,7 @@ def advance(
                 nothing,
                 nothing,
                 nothing,
+                no_pool,
                 1,
             )
             num_preempted = state[PREEMPTED]

@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, extend, release
+
 # Slots of the limits.
 (
     BLOCK_SIZE,
@@ -23,8 +25,9 @@ from numpy.typing import NDArray
     WINDOW,  # tokens of the sliding window; read where `dropped` is given
     MOST_BLOCKS,  # that admission asks for, whatever the sequence's length
     RESERVE,  # requests never scheduled that a step must have behind it; 0: all are loaded
+    CACHING,  # 1: prefix caching, with `pool`
     LIMIT_SLOTS,
-) = range(11)
+) = range(12)
 # Slots of the integer state; the loop can stop after any step and go on from here.
 (
     RUNNING,  # requests running
@@ -107,6 +110,7 @@ def advance(
     of_rank: NDArray[np.int64],
     dropped: NDArray[np.int64],
     unfinished: NDArray[np.int64],
+    pool: Pool,
     max_steps: int,
 ) -> int:
     """Run at most `max_steps` engine steps; return FINISHED, PAUSED, STUCK or STARVED.
@@ -140,6 +144,7 @@ def advance(
             place; empty: full attention.
         unfinished: (requests / children,) sequences that have not finished, modified in place; empty where a
             request has one.
+        pool: the prefix cache; modified in place.
         max_steps: when to pause.
     """
     requests = prompt.size
@@ -148,6 +153,7 @@ def advance(
     threshold, window, most_blocks = limits[THRESHOLD], limits[WINDOW], limits[MOST_BLOCKS]
     reserve = limits[RESERVE]
     by_priority, windowed, fans_out = rank.size > 0, dropped.size > 0, unfinished.size > 0
+    caching = limits[CACHING] > 0
     num_running = state[RUNNING]
     num_preempted = state[PREEMPTED]
     next_new = state[NEXT]
@@ -167,10 +173,8 @@ def advance(
             status = FINISHED
             break
         if concurrency > 0:
-            whole = done
-            if fans_out:
-                whole = state[WHOLE]
-            arrived = min(requests, (whole + concurrency) * children)
+            complete = state[WHOLE] if fans_out else done
+            arrived = min(requests, (complete + concurrency) * children)
         else:
             if num_running == 0 and num_preempted == 0 and next_new == arrived and arrival[arrived] > now:
                 clock[IDLE] += arrival[arrived] - now
@@ -211,7 +215,7 @@ def advance(
                 if by_priority:
                     last = _lowest_priority(running, num_running, rank, children)
                 victim = running[last]
-                free += blocks[victim]
+                free += release(pool, victim, blocks[victim]) if caching else blocks[victim]
                 blocks[victim] = 0
                 computed[victim] = 0
                 if windowed:
@@ -235,6 +239,9 @@ def advance(
                 break
             free -= wanted
             blocks[request] = held + wanted
+            # Only a step that takes a block or fills the last one: a call costs more than a decode.
+            if caching and (wanted > 0 or before + tokens == held * block_size):
+                extend(pool, request, held, wanted, before + tokens, block_size)
             taken[scheduled] = tokens
             budget -= tokens
             scheduled += 1
@@ -246,16 +253,26 @@ def advance(
                     request = preempted[num_preempted - 1]
                     if by_priority:
                         request = of_rank[preempted[0]]
+                hits, free_hits = 0, 0
+                if caching:
+                    hits, free_hits = cached_blocks(pool, request, known[request], block_size)
                 # Admission reserves nothing, but asks that the whole sequence so far would fit.
-                if min((known[request] + block_size - 1) // block_size, most_blocks) > free:
+                whole = min((known[request] + block_size - 1) // block_size, most_blocks)
+                if whole - hits + free_hits > free:
                     break
-                tokens = known[request]
+                before = hits * block_size
+                tokens = known[request] - before
                 if 0 < threshold < tokens:
                     tokens = threshold
                 tokens = min(tokens, budget)
-                wanted = (tokens + block_size - 1) // block_size
-                free -= wanted
-                blocks[request] = wanted
+                wanted = (before + tokens + block_size - 1) // block_size - hits
+                free -= wanted + free_hits
+                blocks[request] = hits + wanted
+                computed[request] = before
+                if caching:
+                    admit(pool, request, hits)
+                    extend(pool, request, hits, wanted, before + tokens, block_size)
+                    pool.hits[0] += before
                 budget -= tokens
                 if by_priority:
                     pop(preempted, num_preempted)
@@ -324,7 +341,7 @@ def advance(
             for slot in range(num_running):
                 request = running[slot]
                 if known[request] - prompt[request] == output[request]:
-                    free += blocks[request]
+                    free += release(pool, request, blocks[request]) if caching else blocks[request]
                     blocks[request] = 0
                     if windowed:
                         free -= dropped[request]

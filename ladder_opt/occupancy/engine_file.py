@@ -18,6 +18,7 @@ from ladder_opt.errors import InputError
 HONOURED: Mapping[str, str] = {
     "scheduling_policy": "policy",
     "long_prefill_token_threshold": "long_prefill_token_threshold",
+    "enable_prefix_caching": "prefix_caching",
 }
 
 
@@ -36,7 +37,6 @@ def _above_one(value: Any) -> bool:
 _UNKNOWN = "vLLM 0.28 has no such setting, its v1 scheduler admits any number of partial prefills"
 _TOLD: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "async_scheduling": (_is_on, "a step is then scheduled before the last one's tokens are known"),
-    "enable_prefix_caching": (_is_on, "every prompt is replayed as if none of it was cached"),
     "enable_chunked_prefill": (_is_off, "prompts are replayed in chunks"),
     "scheduler_reserve_full_isl": (_is_off, "admission is replayed as asking for room for the whole prompt"),
     "watermark": (_is_on, "admission is replayed without one"),

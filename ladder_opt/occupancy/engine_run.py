@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import dense_table_shape
+from ladder_opt.trace.table import HashIds
 
 STEPS_BETWEEN_PROGRESS = 2_000_000
 
@@ -80,11 +82,14 @@ class EngineRun:
         """
         scheduling = scheduling or Scheduling()
         self._scheduling = scheduling
+        self._engine = engine
         self._kernel, self._advance, self._takes_extras = _load_loop(
             scheduling, closed=concurrency is not None, stepwise=stepwise
         )
         # A later request may come before an earlier one, or siblings have to stay side by side.
-        self._needs_all = scheduling.policy == "priority" or scheduling.n > 1
+        self._needs_all = scheduling.policy == "priority" or scheduling.n > 1 or scheduling.prefix_caching
+        self._hash_ids: HashIds | None = None
+        self._pool: Any = None
         self._max_num_seqs = engine.max_num_seqs
         self._batched_seconds = batched_seconds
         self._tables = (tables.steps, tables.real_blocks, tables.sequences)
@@ -98,6 +103,7 @@ class EngineRun:
         limits[self._kernel.THRESHOLD] = scheduling.long_prefill_token_threshold
         limits[self._kernel.WINDOW] = scheduling.sliding_window or 0
         limits[self._kernel.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
+        limits[self._kernel.CACHING] = scheduling.prefix_caching
         self._limits = limits
         self._seconds = np.array(
             [
@@ -129,10 +135,17 @@ class EngineRun:
         prompt: Integers,
         output: Integers,
         priority: Integers | None = None,
+        hash_ids: HashIds | None = None,
     ) -> None:
-        """Load the next requests, each (requests,); arrivals as the engine's clock has them, or None."""
+        """Load the next requests, each (requests,); arrivals as the engine's clock has them, or None.
+
+        Raises:
+            InternalError: a second load with, or after, one with `hash_ids`.
+        """
         if not len(prompt):
             return
+        if self.requests and (hash_ids is not None or self._hash_ids is not None):
+            raise InternalError("found a second chunk with hash_ids, expected all requests at once")
         if self.requests and not self._needs_all:
             self._drop_finished()
         elif not self.requests and arrival_seconds is not None:
@@ -142,6 +155,9 @@ class EngineRun:
             prompt, output = np.repeat(prompt, children), np.repeat(output, children)
             priority = None if priority is None else np.repeat(priority, children)
             arrival_seconds = None if arrival_seconds is None else np.repeat(arrival_seconds, children)
+            if hash_ids is not None:
+                hash_ids = hash_ids.take(np.repeat(np.arange(len(prompt) // children), children))
+        self._hash_ids = hash_ids
         self.requests += len(prompt)
         none = np.zeros(len(prompt), np.int64)
         if arrival_seconds is not None:
@@ -193,7 +209,9 @@ class EngineRun:
         if len(self._prompt) - self._state[self._kernel.NEXT] < reserve:
             return
         self._limits[self._kernel.RESERVE] = reserve
-        extras = self._extras() if self._takes_extras else ()
+        if self._pool is None:
+            self._pool = self._make_pool()
+        extras = (*self._extras(), self._pool) if self._takes_extras else (self._pool,)
         told = self.finished
         while True:
             status = self._advance(
@@ -233,6 +251,21 @@ class EngineRun:
             unfinished = np.full(len(self._prompt) // self._scheduling.n, self._scheduling.n)
         return rank, of_rank, self._dropped, unfinished
 
+    def _make_pool(self) -> Any:
+        """What the loops keep of the prefix cache; an empty one where there is none."""
+        from ladder_opt.occupancy import _block_keys, _prefix_cache  # noqa: PLC0415  (they bring numba)
+
+        if self._hash_ids is None or not self._scheduling.prefix_caching:
+            return _prefix_cache.make_pool(
+                np.zeros(1, np.int64), np.zeros(0, np.int64), num_blocks=0, max_num_seqs=0
+            )
+        offsets, keys = _block_keys.block_keys(
+            self._prompt, self._output, self._hash_ids, block_size=self._engine.block_size
+        )
+        return _prefix_cache.make_pool(
+            offsets, keys, num_blocks=self._engine.usable_kv_blocks, max_num_seqs=self._max_num_seqs
+        )
+
     def totals(self) -> dict[str, float]:
         """What `Replay` adds up, by its names there, and `end_seconds`; integers are exact."""
         state, clock, kernel = self._state, self._clock, self._kernel
@@ -243,6 +276,7 @@ class EngineRun:
             "preemptions": int(state[kernel.PREEMPTIONS]),
             "prefill_tokens": int(state[kernel.PREFILL_TOKENS]),
             "decode_tokens": int(state[kernel.DECODE_TOKENS]),
+            "cached_tokens": 0 if self._pool is None else int(self._pool.hits[0]),
             "busy_seconds": float(clock[kernel.BUSY]),
             "idle_seconds": float(clock[kernel.IDLE]),
             "end_seconds": float(clock[kernel.NOW]),

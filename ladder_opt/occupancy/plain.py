@@ -7,12 +7,64 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ladder_opt.engine import Engine
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import Trace
+
+
+@dataclass(eq=False)
+class _Block:
+    users: int = 0
+    key: int | None = None
+
+
+class _Cache:
+    """Blocks and the prefix cache over them: the free queue is a list, keys name lists of blocks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.block_size = engine.block_size
+        self.free = [_Block() for _ in range(engine.usable_kv_blocks)]
+        self.of_key: dict[int, list[_Block]] = {}
+
+    def hits(self, request: _Request) -> list[_Block]:
+        found: list[_Block] = []
+        for key in request.keys[: (request.known_tokens - 1) // self.block_size]:
+            if not self.of_key.get(key):
+                break
+            found.append(self.of_key[key][0])
+        return found
+
+    def share(self, request: _Request, hits: list[_Block]) -> None:
+        for block in hits:
+            if not block.users:
+                self.free.remove(block)
+            block.users += 1
+            request.table.append(block)
+
+    def grow(self, request: _Request, blocks: int, tokens: int) -> None:
+        while len(request.table) < blocks:
+            block = self.free.pop(0)
+            if block.key is not None:
+                self.of_key[block.key].remove(block)
+            block.users, block.key = 1, None
+            request.table.append(block)
+        for block, key in zip(request.table[: tokens // self.block_size], request.keys, strict=False):
+            if block.key is None:
+                block.key = key
+                self.of_key.setdefault(key, []).append(block)
+
+    def let_go(self, request: _Request) -> None:
+        without_key: list[_Block] = []
+        for block in reversed(request.table):
+            block.users -= 1
+            if block.users:
+                continue
+            (without_key if block.key is None else self.free).append(block)
+        self.free[:0] = without_key
+        request.table.clear()
 
 
 @dataclass(eq=False)
@@ -27,6 +79,8 @@ class _Request:
     sampled_tokens: int = 0
     blocks: int = 0
     dropped_blocks: int = 0
+    keys: list[int] = field(default_factory=list)
+    table: list[_Block] = field(default_factory=list)
 
     @property
     def known_tokens(self) -> int:
@@ -81,6 +135,10 @@ def simulate_plain(
     )
     waiting: deque[_Request] = deque()
     running: list[_Request] = []
+    cache = None
+    if scheduling.prefix_caching:
+        cache = _Cache(engine)
+        _set_keys(coming, trace, engine.block_size)
     now = 0.0 if concurrency else coming[0].arrival_seconds
     while coming or waiting or running:
         if concurrency:
@@ -95,20 +153,45 @@ def simulate_plain(
                 now = coming[0].arrival_seconds
             while coming and coming[0].arrival_seconds <= now:
                 waiting.append(coming.popleft())
-        scheduled = _schedule(engine, scheduling, waiting, running, result)
+        scheduled = _schedule(_Step(engine, scheduling, running, cache), waiting, result)
         if not scheduled:
             continue  # a preemption that left nobody to run takes no time
         seconds = _account(engine, scheduled, step_seconds, result)
         now += seconds
         result.busy_seconds += seconds
-        for request, tokens in scheduled:
-            request.computed_tokens += tokens
-            if request.computed_tokens == request.known_tokens:
-                request.sampled_tokens += 1
-                if request.sampled_tokens == request.output_tokens:
-                    running.remove(request)
+        _sample(scheduled, running, cache)
     result.end_seconds = now
     return result
+
+
+def _sample(scheduled: list[tuple[_Request, int]], running: list[_Request], cache: _Cache | None) -> None:
+    for request, tokens in scheduled:
+        request.computed_tokens += tokens
+        if request.computed_tokens == request.known_tokens:
+            request.sampled_tokens += 1
+            if request.sampled_tokens == request.output_tokens:
+                running.remove(request)
+                if cache:
+                    cache.let_go(request)
+
+
+def _set_keys(requests: Iterable[_Request], trace: Trace, block_size: int) -> None:
+    """Number every prefix of whole blocks by its content; with output tokens it is a number of its own."""
+    number: dict[tuple[int, Hashable], int] = {}
+    if trace.hash_ids is None:
+        return
+    size = trace.hash_ids.block_tokens
+    for request in requests:
+        first = trace.hash_ids.offsets[request.parent]
+        last = trace.hash_ids.offsets[request.parent + 1]
+        ids = trace.hash_ids.values[first:last].tolist()
+        key = 0
+        for end in range(block_size, request.prompt_tokens + request.output_tokens, block_size):
+            content: Hashable = tuple(ids[(end - block_size) // size : (end - 1) // size + 1])
+            if end > request.prompt_tokens:
+                content = (request.parent, request.child)
+            key = number.setdefault((key, content), len(number) + 1)
+            request.keys.append(key)
 
 
 @dataclass
@@ -116,6 +199,7 @@ class _Step:
     engine: Engine
     scheduling: Scheduling
     running: list[_Request]
+    cache: _Cache | None
     tokens_of: dict[_Request, int] = field(default_factory=dict)
 
     @property
@@ -124,6 +208,8 @@ class _Step:
 
     @property
     def free_blocks(self) -> int:
+        if self.cache:
+            return len(self.cache.free)
         return self.engine.usable_kv_blocks - sum(request.held_blocks for request in self.running)
 
     def next_tokens(self, request: _Request) -> int:
@@ -141,17 +227,10 @@ class _Step:
             request.dropped_blocks = outside // self.engine.block_size
 
 
-def _schedule(
-    engine: Engine,
-    scheduling: Scheduling,
-    waiting: deque[_Request],
-    running: list[_Request],
-    result: PlainReplay,
-) -> list[tuple[_Request, int]]:
-    step = _Step(engine, scheduling, running)
+def _schedule(step: _Step, waiting: deque[_Request], result: PlainReplay) -> list[tuple[_Request, int]]:
     preemptions = _schedule_running(step, waiting)
     result.preemptions += preemptions
-    if scheduling.policy == "priority":
+    if step.scheduling.policy == "priority":
         ordered = sorted(waiting, key=lambda one: (one.key, one.child))
         waiting.clear()
         waiting.extend(ordered)
@@ -174,12 +253,16 @@ def _schedule_running(step: _Step, waiting: deque[_Request]) -> int:
             victim = step.victim()
             step.running.remove(victim)
             step.tokens_of.pop(victim, None)
+            if step.cache:
+                step.cache.let_go(victim)
             victim.blocks = victim.dropped_blocks = victim.computed_tokens = 0
             waiting.appendleft(victim)
             preemptions += 1
         if request not in step.running:
             break
         request.blocks = max(needed, request.blocks)
+        if step.cache:
+            step.cache.grow(request, needed, request.computed_tokens + tokens)
         step.tokens_of[request] = tokens
     return preemptions
 
@@ -189,11 +272,17 @@ def _schedule_waiting(step: _Step, waiting: deque[_Request]) -> None:
     while waiting and step.budget and len(step.running) < step.engine.max_num_seqs:
         request = waiting[0]
         whole = math.ceil(request.known_tokens / step.engine.block_size)
-        if min(whole, most_blocks) > step.free_blocks:
+        hits = step.cache.hits(request) if step.cache else []
+        free_hits = sum(not block.users for block in hits)
+        if min(whole, most_blocks) - len(hits) + free_hits > step.free_blocks:
             break
         waiting.popleft()
+        request.computed_tokens = len(hits) * step.engine.block_size
         tokens = step.next_tokens(request)
-        request.blocks = math.ceil(tokens / step.engine.block_size)
+        request.blocks = math.ceil((request.computed_tokens + tokens) / step.engine.block_size)
+        if step.cache:
+            step.cache.share(request, hits)
+            step.cache.grow(request, request.blocks, request.computed_tokens + tokens)
         step.running.append(request)
         step.tokens_of[request] = tokens
 

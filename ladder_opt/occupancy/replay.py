@@ -63,6 +63,7 @@ class Replay:
         preemptions: times that a running request lost its blocks.
         prefill_tokens: tokens scheduled outside decodes, recomputed ones included.
         decode_tokens: decodes scheduled, over all steps.
+        cached_tokens: tokens that the prefix cache supplied.
         busy_seconds: sum of all steps' times.
         idle_seconds: time in which nothing was to do.
         end_seconds: when the last request finished (the latest replica's).
@@ -81,6 +82,7 @@ class Replay:
     preemptions: int
     prefill_tokens: int
     decode_tokens: int
+    cached_tokens: int = 0
     busy_seconds: float
     idle_seconds: float
     end_seconds: float
@@ -137,7 +139,7 @@ def simulate(
             tokens and other totals are counted once whatever the weights.
         scheduling: settings besides the limits; default: vLLM's on Spyre. Of a request with `n` sequences
             each counts as a request in the result. With priorities, or more than one sequence a request, an
-            engine's part of a stream is loaded whole.
+            engine's part of a stream is loaded whole; with prefix caching, all of it.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
         stepwise: run the plain step loop in place of the event loop: the same result, more slowly.
         executor: where engines are replayed; default: on all cores here. The result is the same
@@ -154,6 +156,13 @@ def simulate(
     mix = _checked_weights(weights, len(inputs))
     scheduling = scheduling or Scheduling()
     scheduling.check(engine)
+    if scheduling.prefix_caching and not all(trace.has_hash_ids for trace in inputs):
+        raise UsageError(
+            "prefix-caching: found a trace without hash_ids, expected the ids of each prompt's blocks, as in "
+            "Mooncake and Bailian traces"
+        )
+    if scheduling.prefix_caching:
+        inputs = [trace.whole() for trace in inputs]
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
@@ -210,6 +219,7 @@ def sum_of_replays(replays: Sequence[Replay]) -> Replay:
         "preemptions",
         "prefill_tokens",
         "decode_tokens",
+        "cached_tokens",
         "busy_seconds",
         "idle_seconds",
         "span_seconds",

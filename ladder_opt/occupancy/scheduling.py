@@ -14,6 +14,10 @@ Scheduler does:
   sequence, but at most for ceil((window - 1 + max_num_batched_tokens) / block_size) + 1.
 - `n`: sequences of each request. The front end fans a request out into n children that arrive together, each
   with the prompt and the output tokens of the row; a closed loop counts requests, not children.
+- `prefix_caching`: a request starts from the leading full blocks that the pool still holds of it, but
+  computes at least its last token. Blocks are shared and counted once, keyed as they are scheduled, and
+  evicted least recently used first (`_prefix_cache.py`). `_block_keys.py` says what a trace tells of their
+  content, and what it cannot. Not with a window, where the last window's blocks alone would be a hit.
 
 Speculative decoding is none of them: a verify step asks for 1 + num_speculative_tokens tokens of a sequence,
 and batched decode takes one (the backend splits off decodes at a threshold of 1), so its steps go through the
@@ -44,12 +48,14 @@ class Scheduling:
         long_prefill_token_threshold: most tokens of one request in a step; 0 for no limit of its own.
         sliding_window: tokens that each layer attends to; None for all.
         n: sequences of each request.
+        prefix_caching: prompts share the KV blocks that they have in common; needs traces with `hash_ids`.
     """
 
     policy: Literal["fcfs", "priority"] = "fcfs"
     long_prefill_token_threshold: int = 0
     sliding_window: int | None = None
     n: int = 1
+    prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -65,6 +71,14 @@ class Scheduling:
                 raise UsageError(f"{name}: found {value!r}, expected a whole number")
             if not least <= value <= most:
                 raise UsageError(f"{name}: found {value}, expected {least} to {most}")
+
+        if not isinstance(self.prefix_caching, bool):
+            raise UsageError(f"prefix-caching: found {self.prefix_caching!r}, expected true or false")
+        if self.prefix_caching and self.sliding_window is not None:
+            raise UsageError(
+                "prefix-caching: found with a sliding window, expected one of the two: hits that reach back "
+                "no further than the window are not replayed"
+            )
 
     def check(self, engine: Engine) -> None:
         """Refuse what vLLM refuses with these limits.

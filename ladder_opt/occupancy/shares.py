@@ -155,6 +155,9 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
                 fitting.prompt_tokens[rows],
                 fitting.output_tokens[rows],
                 None if fitting.priority is None else fitting.priority[rows],
+                fitting.hash_ids.take(np.arange(len(fitting))[rows])
+                if fitting.hash_ids is not None and share.scheduling.prefix_caching
+                else None,
             )
             run.advance(more_to_come=more_to_come, progress=progress)
             if not more_to_come:

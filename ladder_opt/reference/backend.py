@@ -50,6 +50,7 @@ class Runtime:
         per_sequence: steps since warm-up with decodes on the per-sequence path.
         recording: what warm-up did; None before.
         graphs_at_end: graphs that the process had compiled when warm-up ended.
+        counted_by: the builder whose steps count: every group of layers builds the same ones.
     """
 
     bucketer: Bucketer
@@ -60,6 +61,7 @@ class Runtime:
     per_sequence: int = 0
     recording: Recording | None = None
     graphs_at_end: int = 0
+    counted_by: object = None
 
     @classmethod
     def of(cls, vllm_config: VllmConfig) -> Runtime:
@@ -68,7 +70,8 @@ class Runtime:
         if key not in _runtimes:
             bucketer = bucketer_for(vllm_config)
             recorder = recorder_for(vllm_config, bucketer)
-            _runtimes[key] = cls(bucketer, BatchPadder(bucketer), CompiledKernels(), recorder)
+            kernels = CompiledKernels(warn=lambda line: logger.warning("ladder_opt: %s", line))
+            _runtimes[key] = cls(bucketer, BatchPadder(bucketer), kernels, recorder)
         return _runtimes[key]
 
     def warm_up(self, layers: Mapping[AttentionLayer, LayerCache]) -> Recording:
@@ -148,8 +151,7 @@ class ReferenceMetadataBuilder(AttentionMetadataBuilder[ReferenceMetadata]):
                 f"block_size: found layers with {kv_cache_spec.block_size}, expected {block_size}"
             )
         self._init_reorder_batch_threshold(MAX_BATCHED_QUERY_TOKENS)
-        # Every group of layers builds the same steps; the first one counts them.
-        self._counts = _counting.setdefault(id(self.runtime), self) is self
+        self.runtime.counted_by = self.runtime.counted_by or self
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -164,7 +166,7 @@ class ReferenceMetadataBuilder(AttentionMetadataBuilder[ReferenceMetadata]):
         seq_lens = common.seq_lens[: common.num_reqs]
         batch = self.runtime.padder.pad(common.block_table_tensor, seq_lens[:num_decodes])
         lengths = seq_lens.tolist()
-        if self._counts:
+        if self.runtime.counted_by is self:
             self.runtime.count(batch, lengths[:num_decodes])
         return ReferenceMetadata(
             runtime=self.runtime,
@@ -173,9 +175,6 @@ class ReferenceMetadataBuilder(AttentionMetadataBuilder[ReferenceMetadata]):
             query_starts=common.query_start_loc_cpu[: common.num_reqs + 1].tolist(),
             seq_lens=lengths,
         )
-
-
-_counting: dict[int, ReferenceMetadataBuilder] = {}
 
 
 class ReferenceAttention(AttentionImpl[ReferenceMetadata]):

@@ -52,12 +52,17 @@ class CompiledKernels:
         compiles: graphs compiled in all.
         late_compiles: graphs compiled after `seal`, by region.
         unrecorded: runs after `seal` of regions that were not recorded.
-        dispatched: runs of each (region's variant key), after `seal`.
     """
 
-    def __init__(self, *, compiler: str = "inductor") -> None:
-        """Compile with a backend of torch.compile: `inductor`, or `eager` to trace and guard alone."""
+    def __init__(self, *, compiler: str = "inductor", warn: Callable[[str], None] | None = None) -> None:
+        """No variant is compiled yet.
+
+        Args:
+            compiler: a backend of torch.compile: `inductor`, or `eager` to trace and guard alone.
+            warn: told, in a line, of each late compile.
+        """
         self.compiler = compiler
+        self._warn = warn
         self.recorded: frozenset[Region] = frozenset()
         self.compiles = 0
         self.late_compiles: Counter[Region] = Counter()
@@ -114,6 +119,8 @@ class CompiledKernels:
         self.compiles += made
         if made and self._sealed:
             self.late_compiles[region] += made
+            if self._warn is not None:
+                self._warn(f"compiled after warm-up: {shape_text(batch.variant.key)}")
         return out[: batch.num_decodes]
 
     def _kernel(self, region: Region) -> Callable[..., torch.Tensor]:
@@ -169,6 +176,12 @@ def run_sequences(
             sliding_window=sliding_window,
         )
     return out
+
+
+def shape_text(key: tuple[int, int, int]) -> str:
+    """A variant's key, for people."""
+    seqs, per_chunk, chunks = key
+    return f"num_seqs {seqs}, blocks_per_chunk {per_chunk}, num_chunks {chunks}"
 
 
 def graphs_compiled() -> int:

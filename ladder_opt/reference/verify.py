@@ -164,7 +164,7 @@ def verify_plan(
     if importlib.util.find_spec("torch") is None:
         raise UsageError("found no torch, expected it for verify: pip install 'ladder-opt[torch]'")
     from ladder_opt.reference.batch import BatchPadder  # noqa: PLC0415  (needs torch, as all of these)
-    from ladder_opt.reference.compiled import CompiledKernels  # noqa: PLC0415
+    from ladder_opt.reference.compiled import CompiledKernels, shape_text  # noqa: PLC0415
     from ladder_opt.reference.recorder import record  # noqa: PLC0415
 
     options = options or VerifyOptions()
@@ -195,8 +195,8 @@ def verify_plan(
         batches_run=sum(trial.runs.values()),
         batches_per_sequence=trial.per_sequence,
         batches_skipped=trial.skipped,
-        late_compiles={_shape(key): count for (key, _), count in kernels.late_compiles.items()},
-        unrecorded={_shape(key): count for key, count in trial.unrecorded.items()},
+        late_compiles={shape_text(key): count for (key, _), count in kernels.late_compiles.items()},
+        unrecorded={shape_text(key): count for key, count in trial.unrecorded.items()},
         largest_difference=trial.largest_difference,
         seconds=time.perf_counter() - started,
     )
@@ -281,8 +281,3 @@ def _layer(engine: Engine, options: VerifyOptions) -> tuple[AttentionLayer, Laye
         generator=generator,
     )
     return layer, LayerCache(pages, torch.float32)
-
-
-def _shape(key: tuple[int, int, int]) -> str:
-    seqs, per_chunk, chunks = key
-    return f"num_seqs {seqs}, blocks_per_chunk {per_chunk}, num_chunks {chunks}"

@@ -70,9 +70,6 @@ class ProductSearch:
         self.nodes = 0
         self.evaluations = 0
         self.ragged_bound = -np.inf
-        self.raised: Relaxation | None = (
-            None  # the whole range, with the multipliers that its ascent ended on
-        )
 
     def out_of_time(self) -> bool:
         return time.perf_counter() > self.incumbent.deadline
@@ -103,7 +100,6 @@ class ProductSearch:
             if self.progress is not None:
                 self.progress(incumbent.seconds, bound)
             relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
-            self.raised = self.raised or relaxation
             if is_closed(relaxation.bound, incumbent):
                 continue
             reached = self.search_both_ways(relaxation, SEARCH_WORK * _MORE_WORK**tries)

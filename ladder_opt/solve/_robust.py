@@ -22,7 +22,9 @@ has is one that no step of any workload has, and the moves of `problem` then rai
 The sum is a *plain* product problem with steps sum L_k w_k / f_k* and restarts sum L_k r_k / f_k*, which
 `_product` solves or bounds. bound is concave in L, and the vector g of the ladders that attain it is a
 supergradient: every pair of ladders x ever looked at gives the cut bound(L) <= sum L_k g_k(x). The L that
-maximise the least cut (a linear programme in K + 1 variables) are tried next, until cut and bound meet.
+maximise the least cut (a linear programme in K + 1 variables) are tried next: multipliers bound the mixed
+problem there and propose ladders, until new ones no longer lower the cuts. Solving each of these problems to
+its end was tried first: it took most of the time at 64 x 512, and the weights were no better.
 
 **Search.** The largest bound may stay below the least worst, where only a mixture of two pairs of ladders
 would have equal regrets. What is left is searched with the weights fixed: the ascent and the depth-first
@@ -53,9 +55,9 @@ import numpy as np
 
 from ladder_opt.errors import SolveError
 from ladder_opt.solve import _robust_kernel as kernel
-from ladder_opt.solve._ascent import Relaxation
+from ladder_opt.solve._ascent import Relaxation, ascend
 from ladder_opt.solve._incumbent import Incumbent, tie_price
-from ladder_opt.solve._product import ProductSearch, keeps_guard, root_relaxation
+from ladder_opt.solve._product import ASCENT_ITERATIONS, ProductSearch, keeps_guard, root_relaxation
 from ladder_opt.solve._workloads import Known, Pool, Workloads, best_weights
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE
@@ -244,6 +246,7 @@ class RobustSearch:
     Attributes:
         best: the ladders of least worst ratio, and their ratios.
         bound: no ladders within the limits have a worst ratio below it.
+        mixed_bound: the bound before the search, by weights and multipliers.
         proven: whether the bound reaches the best, but for the tolerance.
         weights: float64 (workloads,), those of the largest mixed bound.
         nodes: nodes of the depth-first searches.
@@ -254,6 +257,7 @@ class RobustSearch:
 
     best: Known
     bound: float
+    mixed_bound: float
     proven: bool
     weights: Floats
     nodes: int
@@ -279,7 +283,7 @@ class _Robust:
         self.pool = Pool(workloads, max_variants=plain.max_variants, max_compile_seconds=plain.max_compiles)
         for rows, columns in starts:
             self.pool.add(rows, columns)
-        self.bound = -np.inf
+        self.bound = 1.0  # each workload's own optimum is a bound on it
         self.weights = np.full(len(workloads), 1.0 / len(workloads))
         self.relaxation: Relaxation | None = None
         self.nodes = self.evaluations = self.leaves = self.labelled = 0
@@ -294,21 +298,33 @@ class _Robust:
             self.progress(self.pool.worst, self.bound)
 
     def raise_mixed_bound(self, deadline: float) -> None:
-        """Find weights of the largest mixed bound, or as large a one as the time allows."""
+        """Find weights of the largest mixed bound, as far as known ladders tell, and bounds by multipliers.
+
+        Only at the last weights is the mixed problem searched, in `close`: ladders close to its optimum give
+        cuts almost as good as those that attain it.
+        """
         weights = self.weights
+        tried: list[tuple[Floats, Relaxation]] = []
         while True:
-            bound = self._solve_mix(weights, deadline)
-            if bound > self.bound:
-                self.bound, self.weights = bound, weights
+            relaxation, bound = self._bound_mix(weights, deadline)
+            self.bound = max(self.bound, bound)
+            tried.append((weights, relaxation))
             self.tell()
-            if self.closed or len(weights) == 1 or time.perf_counter() > deadline:
+            vectors = self.pool.vectors()
+            if not len(vectors):
                 return
-            weights, cut = best_weights(self.pool.vectors(), len(weights))
-            if cut - self.bound <= _CLOSE_ENOUGH * (self.pool.worst - self.bound) + RELATIVE_TOLERANCE:
+            reached = [float((vectors @ each).min()) for each, _ in tried]
+            best = int(np.argmax(reached))
+            self.weights, self.relaxation = tried[best]
+            if self.closed or time.perf_counter() > deadline:
+                return
+            weights, cut = best_weights(vectors, len(weights))
+            open_above = max(0.0, self.pool.worst - reached[best])
+            if cut - reached[best] <= _CLOSE_ENOUGH * open_above + RELATIVE_TOLERANCE:
                 return
 
-    def _solve_mix(self, weights: Floats, deadline: float) -> float:
-        """Solve the mixed problem; its bound on the worst ratio."""
+    def _bound_mix(self, weights: Floats, deadline: float) -> tuple[Relaxation, float]:
+        """Multipliers for the mixed problem, and its bound on the worst ratio."""
         problem, constant = self.workloads.mixed(weights)
         incumbent = _MixIncumbent(self.pool, problem, deadline)
         best = self.pool.best
@@ -316,12 +332,9 @@ class _Robust:
             incumbent.start()
         else:
             incumbent.improve_from(best.rows)
-        search = ProductSearch(incumbent, None)
-        bound, proven = search.run(self._warm(root_relaxation(incumbent)))
-        self.relaxation = search.raised
-        self.nodes += search.nodes
-        self.evaluations += search.evaluations
-        return (incumbent.seconds if proven else bound) + constant
+        relaxation, solved = ascend(self._warm(root_relaxation(incumbent)), incumbent, ASCENT_ITERATIONS)
+        self.evaluations += solved
+        return relaxation, min(relaxation.bound, incumbent.seconds) + constant
 
     def _warm(self, root: Relaxation) -> Relaxation:
         """The multipliers of the mix before are good ones for the next."""
@@ -410,10 +423,12 @@ def search_workloads(
     """
     started = time.perf_counter()
     robust = _Robust(workloads, starts, started + time_limit_seconds, progress)
+    mixed_bound = robust.bound
     if workloads.base.rows_pinned or workloads.base.columns_pinned:
         robust.solve_pinned()
     else:
         robust.raise_mixed_bound(started + _MIX_SHARE * time_limit_seconds)
+        mixed_bound = min(robust.bound, robust.pool.worst)
         if not robust.closed:
             robust.polish()
         if not robust.closed:
@@ -429,6 +444,7 @@ def search_workloads(
     return RobustSearch(
         best=_trimmed(robust.pool, best),
         bound=float(best.ratios.max()) if proven else min(robust.bound, float(best.ratios.max())),
+        mixed_bound=mixed_bound,
         proven=proven,
         weights=robust.weights,
         nodes=robust.nodes,

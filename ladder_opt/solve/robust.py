@@ -78,6 +78,7 @@ class RobustResult:
         stop_reason: why the search ended.
         worst_regret: the largest regret of the workloads, a share.
         lower_bound: no ladders within the limits have a smaller worst regret.
+        mixed_bound: the bound by weights on the workloads, before the search raised it.
         workloads: in the order given.
         nodes: nodes of the depth-first searches.
         bound_evaluations: relaxations solved.
@@ -89,6 +90,7 @@ class RobustResult:
     stop_reason: StopReason
     worst_regret: float
     lower_bound: float
+    mixed_bound: float
     workloads: tuple[WorkloadRegret, ...]
     nodes: int
     bound_evaluations: int
@@ -231,6 +233,7 @@ def _search(
         stop_reason=StopReason.PROVEN if proven else StopReason.TIME_LIMIT,
         worst_regret=worst,
         lower_bound=worst if proven else _bound_on_regret(found.bound, alone, worst),
+        mixed_bound=_bound_on_regret(found.mixed_bound, alone, worst),
         workloads=priced,
         nodes=found.nodes,
         bound_evaluations=found.bound_evaluations,

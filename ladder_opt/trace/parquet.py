@@ -1,7 +1,8 @@
 """The canonical trace on disk: Parquet, versioned, with its provenance in the file's metadata.
 
 Columns: arrival_seconds (double, absent for a trace of lengths), prompt_tokens and output_tokens
-(int64), optional cached_tokens and priority (int64) and session (string). The key-value metadata holds
+(int64), optional cached_tokens and priority (int64), session (string) and hash_ids (lists of int64, whose
+block size stands in the provenance as `hash_block_tokens`). The key-value metadata holds
 `ladder_opt.schema` = "ladder_opt/trace/1" and `ladder_opt.provenance`, a JSON object of sources,
 set_aside and notes. Reading what was written gives an equal trace.
 """
@@ -23,7 +24,7 @@ from ladder_opt.files import replace_when_whole
 from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.readers.stored import Stored, load
 from ladder_opt.trace.readers.table import Cells, RawTable, shown
-from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.trace.table import HashIds, Trace, TraceSource
 
 SCHEMA_KEY = "ladder_opt.schema"
 PROVENANCE_KEY = "ladder_opt.provenance"
@@ -33,7 +34,7 @@ ROW_GROUP_REQUESTS = 1 << 20
 
 _INTEGER_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "priority")
 _NEEDED = ("prompt_tokens", "output_tokens")
-_KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session")
+_KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session", "hash_ids")
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
@@ -62,11 +63,13 @@ def write_chunks(chunks: Iterable[Trace], path: str | Path) -> None:
     first = next(coming, None)
     if first is None:
         raise ValueError("found no chunk, expected at least one")
-    provenance = {
+    provenance: dict[str, Any] = {
         "sources": [asdict(source) for source in first.sources],
         "set_aside": dict(first.set_aside),
         "notes": list(first.notes),
     }
+    if first.hash_ids is not None:
+        provenance["hash_block_tokens"] = first.hash_ids.block_tokens
     metadata = {SCHEMA_KEY: f"{SCHEMA_NAME}/{SCHEMA_VERSION}", PROVENANCE_KEY: json.dumps(provenance)}
     table = pa.table(_columns(first)).replace_schema_metadata(metadata)
     last = -math.inf
@@ -96,6 +99,10 @@ def _columns(trace: Trace) -> dict[str, Any]:
         columns["priority"] = pa.array(trace.priority, pa.int64())
     if trace.session is not None:
         columns["session"] = pa.array(trace.session.tolist(), pa.string())
+    if trace.hash_ids is not None:
+        columns["hash_ids"] = pa.ListArray.from_arrays(
+            pa.array(trace.hash_ids.offsets, pa.int32()), pa.array(trace.hash_ids.values, pa.int64())
+        )
     return columns
 
 
@@ -141,18 +148,22 @@ class Header:
         sources: the files that it was made from.
         set_aside: requests set aside on the way, by reason.
         notes: remarks of the reader.
+        hash_block_tokens: tokens that one of its hash_ids stands for; 0 where it has none.
     """
 
     columns: tuple[str, ...]
     sources: tuple[TraceSource, ...]
     set_aside: dict[str, int]
     notes: tuple[str, ...]
+    hash_block_tokens: int
 
 
 def parse_canonical(stored: Stored, file: ParquetFile) -> Trace:
     """As `read_canonical`, for a file whose footer has been read."""
     header = parse_header(file, stored.path)
-    trace = parse_rows(file.table(header.columns), header.columns, stored.path)
+    trace = parse_rows(
+        file.table(header.columns), header.columns, stored.path, hash_block_tokens=header.hash_block_tokens
+    )
     return replace(trace, sources=header.sources, set_aside=header.set_aside, notes=header.notes)
 
 
@@ -171,10 +182,19 @@ def parse_header(file: ParquetFile, path: str) -> Header:
         if name not in file.names:
             raise InputError("no such column", "one, of integers", path=path, column=name)
     names = tuple(name for name in _KNOWN if name in file.names)
-    return Header(names, *_provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path))
+    provenance = _provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path)
+    return Header(
+        columns=names,
+        sources=provenance.sources,
+        set_aside=provenance.set_aside,
+        notes=provenance.notes,
+        hash_block_tokens=provenance.hash_block_tokens,
+    )
 
 
-def parse_rows(table: RawTable, names: Sequence[str], path: str, *, first_row: int = 0) -> Trace:
+def parse_rows(
+    table: RawTable, names: Sequence[str], path: str, *, first_row: int = 0, hash_block_tokens: int = 0
+) -> Trace:
     """Rows of a canonical file as a trace without sources; `first_row` of the file is their first.
 
     Raises:
@@ -194,6 +214,9 @@ def parse_rows(table: RawTable, names: Sequence[str], path: str, *, first_row: i
             output_tokens=columns["output_tokens"],
             cached_tokens=columns.get("cached_tokens"),
             priority=columns.get("priority"),
+            hash_ids=None
+            if "hash_ids" not in columns
+            else HashIds.of(columns["hash_ids"], hash_block_tokens),
             session=columns.get("session"),
         )
     except InputError as error:
@@ -213,6 +236,11 @@ def _checked(cells: Cells, name: str, path: str, first_row: int) -> Any:
         if bad is None:
             return np.array(cells, dtype=np.object_)
         raise InputError(shown(cells[bad]), "text", path=path, line=first_row + bad + 1, column=name)
+    if name == "hash_ids" and not isinstance(cells, np.ndarray):
+        bad = next((row for row, cell in enumerate(cells) if not _is_ids(cell)), None)
+        if bad is None:
+            return cells
+        raise InputError(shown(cells[bad]), "a list of ids", path=path, line=first_row + bad + 1, column=name)
     if not isinstance(cells, np.ndarray):
         bad = next((row for row, cell in enumerate(cells) if cell is None), 0)
         found = shown(cells[bad]) if len(cells) else "another type"
@@ -224,11 +252,25 @@ def _checked(cells: Cells, name: str, path: str, first_row: int) -> Any:
     return cells
 
 
+def _is_ids(cell: object) -> bool:
+    return isinstance(cell, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in cell)
+
+
 def _kind_of(name: str) -> str:
-    return {"session": "text", "arrival_seconds": "a number of seconds"}.get(name, "an integer")
+    return {"session": "text", "arrival_seconds": "a number of seconds", "hash_ids": "a list of ids"}.get(
+        name, "an integer"
+    )
 
 
-def _provenance(raw: bytes, path: str) -> tuple[tuple[TraceSource, ...], dict[str, int], tuple[str, ...]]:
+@dataclass(frozen=True)
+class _Provenance:
+    sources: tuple[TraceSource, ...]
+    set_aside: dict[str, int]
+    notes: tuple[str, ...]
+    hash_block_tokens: int
+
+
+def _provenance(raw: bytes, path: str) -> _Provenance:
     def bad(found: str, expected: str, place: str) -> InputError:
         return InputError(found, expected, path=path, column=f"{PROVENANCE_KEY}.{place}")
 
@@ -255,7 +297,10 @@ def _provenance(raw: bytes, path: str) -> tuple[tuple[TraceSource, ...], dict[st
     for index, note in enumerate(notes):
         if not isinstance(note, str):
             raise bad(shown(note), "text", f"notes[{index}]")
-    return tuple(sources), set_aside, tuple(map(str, notes))
+    size = value.get("hash_block_tokens", 0)
+    if type(size) is not int or not 0 <= size < 1 << 31:
+        raise bad(shown(size), "tokens of a block", "hash_block_tokens")
+    return _Provenance(tuple(sources), set_aside, tuple(map(str, notes)), size)
 
 
 def _list(value: object) -> list[Any]:

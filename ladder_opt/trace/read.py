@@ -15,7 +15,7 @@ from pathlib import Path
 from ladder_opt.errors import InputError
 from ladder_opt.trace import clock as clocks
 from ladder_opt.trace.parquet import is_canonical, parse_canonical
-from ladder_opt.trace.readers import formats, otel, vllm_bench
+from ladder_opt.trace.readers import formats, hash_ids, otel, vllm_bench
 from ladder_opt.trace.readers.assemble import Options, assemble, respread
 from ladder_opt.trace.readers.csv_file import CsvFile
 from ladder_opt.trace.readers.formats import COLUMN_ROLES, Format
@@ -176,7 +176,7 @@ def _table(content: _Content, form: Format) -> RawTable:
     optional = {name for role, name in form.columns.items() if role not in {"prompt", "output"}}
     optional -= {form.columns[role] for role in ("prompt", "output")}
     extra = [drop.column for drop in form.drops] + ([form.parent] if form.parent else [])
-    extra += [] if form.name == formats.COLUMNS else [formats.PRIORITY]
+    extra += [] if form.name == formats.COLUMNS else [formats.PRIORITY, hash_ids.NAME]
     for name in wanted:
         if name not in present and (name not in optional or form.name == formats.COLUMNS):
             listed = ", ".join(map(shown, sorted(present)[:_NAMES_SHOWN]))

@@ -18,7 +18,7 @@ import numpy as np
 
 from ladder_opt.errors import InputError
 from ladder_opt.files import open_to_read
-from ladder_opt.trace.parquet import check_follows, is_canonical, parse_header, parse_rows
+from ladder_opt.trace.parquet import check_follows, is_canonical, parse_header, parse_rows, read_canonical
 from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.table import Trace, TraceSource
 
@@ -33,8 +33,8 @@ _MOST_ROWS_AT_ONCE = 1 << 16  # a row group may hold a whole file
 class TraceStream:
     """A trace on disk, or some successive rows of one; `open_trace` makes one.
 
-    The chunks hold arrivals, lengths and priorities, no sessions or cached tokens. The file has to stay as it
-    is.
+    The chunks hold arrivals, lengths and priorities, no sessions, cached tokens or ids of blocks. The
+    file has to stay as it is.
 
     Attributes:
         path: the canonical file.
@@ -44,6 +44,7 @@ class TraceStream:
         span_seconds: seconds from there to the last arrival; 0 without arrivals.
         has_arrivals: whether it says when requests came.
         has_priority: whether it says how they are ranked.
+        has_hash_ids: whether it says what prompts hold.
         sources: files that it was made from.
         set_aside: requests set aside on the way, by reason.
         notes: remarks of the reader.
@@ -58,6 +59,7 @@ class TraceStream:
     span_seconds: float
     has_arrivals: bool
     has_priority: bool = False
+    has_hash_ids: bool = False
     sources: tuple[TraceSource, ...] = ()
     set_aside: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -76,11 +78,19 @@ class TraceStream:
         names = _NEEDED if self.has_arrivals else _NEEDED[1:]
         yield from self._chunks((*names, "priority") if self.has_priority else names)
 
+    def whole(self) -> Trace:
+        """All of it in memory, with every column: what a replay of prefix caching needs."""
+        self._check_stamp()
+        trace = read_canonical(self.path).take(np.arange(self.first_row, self.stop_row))
+        arrivals = trace.arrival_seconds
+        return replace(
+            trace,
+            arrival_seconds=None if arrivals is None else arrivals - self.origin_seconds,
+            set_aside=self.set_aside,
+        )
+
     def _chunks(self, names: tuple[str, ...]) -> Iterator[Trace]:
-        if self._stamp_now() != self.stamp:
-            raise InputError(
-                "a file that has changed since it was opened", "the same content", path=self.path
-            )
+        self._check_stamp()
         file = ParquetFile(Path(self.path))
         last, set_aside = -math.inf, dict(self.set_aside)
         pieces: list[Trace] = []
@@ -119,8 +129,11 @@ class TraceStream:
             set_aside=set_aside,
         )
 
-    def _stamp_now(self) -> tuple[int, int]:
-        return _stamp(self.path)
+    def _check_stamp(self) -> None:
+        if _stamp(self.path) != self.stamp:
+            raise InputError(
+                "a file that has changed since it was opened", "the same content", path=self.path
+            )
 
     def split_by_time(self, share: float) -> tuple[TraceStream, TraceStream]:
         """As `Trace.split_by_time`; the arrivals are read once, to find the row."""
@@ -189,6 +202,7 @@ def stream_of(
         span_seconds=end,
         has_arrivals=has_arrivals,
         has_priority="priority" in header.columns,
+        has_hash_ids="hash_ids" in header.columns,
         sources=header.sources,
         set_aside=header.set_aside,
         notes=header.notes,

@@ -6,7 +6,7 @@ cannot use never get this far: readers count them in `set_aside` by reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -36,6 +36,38 @@ class TraceSource:
 
 
 @dataclass(frozen=True)
+class HashIds:
+    """What the prompts of a trace hold, block by block: equal ids stand for equal tokens.
+
+    Attributes:
+        block_tokens: tokens of a block; the last block of a prompt may be shorter.
+        offsets: int64 (requests + 1,), where each request's ids begin in `values`.
+        values: int64 (ids,), >= 0; ceil(prompt_tokens / block_tokens) for each request.
+    """
+
+    block_tokens: int
+    offsets: NDArray[np.int64]
+    values: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], block_tokens: int) -> HashIds:
+        """From a list of ids for each request."""
+        offsets = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum([len(one) for one in ids], out=offsets[1:])
+        values = np.fromiter((value for one in ids for value in one), np.int64, count=int(offsets[-1]))
+        return cls(block_tokens, offsets, values)
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> HashIds:
+        """Those of the given rows (indices, or a mask)."""
+        index = np.arange(len(self.offsets) - 1)[rows]
+        counts = self.offsets[index + 1] - self.offsets[index]
+        offsets = np.zeros(len(index) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        at = np.arange(offsets[-1]) + np.repeat(self.offsets[index] - offsets[:-1], counts)
+        return HashIds(self.block_tokens, offsets, self.values[at])
+
+
+@dataclass(frozen=True)
 class Trace:
     """A request trace.
 
@@ -46,6 +78,7 @@ class Trace:
         output_tokens: int64 (requests,), >= 1.
         cached_tokens: int64 (requests,) or None; prompt tokens that a prefix cache supplied.
         priority: int64 (requests,) or None; vLLM's request priority, the lower the sooner.
+        hash_ids: ids of what each prompt's blocks hold, or None.
         session: object (requests,) of str or None; the conversation a request belongs to.
         sources: the files it was read from.
         set_aside: requests that were found but cannot be used, counted by reason.
@@ -57,6 +90,7 @@ class Trace:
     output_tokens: NDArray[np.int64]
     cached_tokens: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
+    hash_ids: HashIds | None = None
     session: NDArray[np.object_] | None = None
     sources: tuple[TraceSource, ...] = ()
     set_aside: Mapping[str, int] = field(default_factory=dict)
@@ -81,6 +115,8 @@ class Trace:
                 if len(checked) != len(prompt):
                     raise InputError(f"{len(checked)} {name}", f"{len(prompt)}, one for each prompt_tokens")
                 object.__setattr__(self, name, checked)
+        if self.hash_ids is not None:
+            _check_hash_ids(self.hash_ids, prompt)
         if self.arrival_seconds is not None:
             object.__setattr__(self, "arrival_seconds", _as_arrivals(self.arrival_seconds, len(prompt)))
         object.__setattr__(self, "set_aside", MappingProxyType(dict(self.set_aside)))
@@ -98,6 +134,15 @@ class Trace:
     def has_arrivals(self) -> bool:
         """Whether it says when requests came."""
         return self.arrival_seconds is not None
+
+    @property
+    def has_hash_ids(self) -> bool:
+        """Whether it says what prompts hold."""
+        return self.hash_ids is not None
+
+    def whole(self) -> Trace:
+        """Itself, for those who take streams too."""
+        return self
 
     def chunks(self) -> Iterator[Trace]:
         """The whole of it at once, for those who take streams too (see `trace.stream`)."""
@@ -138,6 +183,7 @@ class Trace:
             output_tokens=self.output_tokens[rows],
             cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
             priority=None if self.priority is None else self.priority[rows],
+            hash_ids=None if self.hash_ids is None else self.hash_ids.take(rows),
             session=None if self.session is None else self.session[rows],
         )
         left_out = len(self) - len(kept)
@@ -159,6 +205,22 @@ def _as_int64(values: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(f"{name} of type {array.dtype}, {array.ndim} axes", "one axis of integers")
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _check_hash_ids(hash_ids: HashIds, prompt: NDArray[np.int64]) -> None:
+    if hash_ids.block_tokens < 1:
+        raise InputError(f"{hash_ids.block_tokens}", "blocks of 1 token or more", column="hash_ids")
+    if len(hash_ids.offsets) != len(prompt) + 1:
+        found = len(hash_ids.offsets) - 1
+        raise InputError(f"hash_ids of {found} requests", f"those of {len(prompt)}", column="hash_ids")
+    counts = np.diff(hash_ids.offsets)
+    off = np.flatnonzero(counts != -(-prompt // hash_ids.block_tokens))
+    if len(off):
+        row = int(off[0])
+        expected = f"ceil({prompt[row]} / {hash_ids.block_tokens}), one for each block of the prompt"
+        raise InputError(f"{counts[row]} hash_ids", expected, line=row, column="hash_ids")
+    if len(hash_ids.values) and hash_ids.values.min() < 0:
+        raise InputError(f"{hash_ids.values.min()}", "ids of 0 or more", column="hash_ids")
 
 
 def _as_arrivals(values: NDArray[np.float64], requests: int) -> NDArray[np.float64]:

@@ -187,6 +187,25 @@ def test_files_grow_while_the_server_runs(tmp_path: Path) -> None:
     assert read_recorded_steps([tmp_path]).steps.total_steps == 2
 
 
+def test_what_was_counted_is_written_once_steps_cease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_module, "_ADD_UP_SECONDS", 0.01)
+    monkeypatch.setattr(recorder_module, "_QUIET_SHARE", 1e-6)
+    recorder = started()
+    recorder.step(4, 1, 4)
+    writer = writer_of(recorder, tmp_path, every_seconds=3600)
+    writer.start()
+    deadline = time.monotonic() + 30
+    while not writer.path.with_suffix(".json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert read_recorded_steps([tmp_path]).steps.total_steps == 1
+    written = writer.path.stat().st_mtime_ns
+    time.sleep(0.2)
+    assert writer.path.stat().st_mtime_ns == written  # and not again for nothing
+    writer.stop()
+
+
 def test_counts_are_taken_while_steps_come_in() -> None:
     recorder = started()
     stop = threading.Event()

@@ -491,6 +491,7 @@ def test_scheduling_settings_are_part_of_the_provenance(folder: Path, run: Run) 
         "long_prefill_token_threshold": 0,
         "sliding_window": 512,
         "n": 1,
+        "prefix_caching": False,
     }
     (warning,) = plan["warnings"]
     assert warning.startswith("serve.yaml: async-scheduling True is not replayed")

@@ -22,7 +22,7 @@ from ladder_opt.occupancy.replay import Replay, simulate, step_seconds_by_size
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.shares import BEYOND_KV_POOL
 from ladder_opt.trace.read import read_trace
-from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
+from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, HashIds, Trace
 
 COST = CostModel.model_validate(
     {
@@ -60,12 +60,32 @@ def cases(draw: st.DrawFn) -> tuple[Trace, Engine, int | None]:
 
 @st.composite
 def settings_of_scheduling(draw: st.DrawFn) -> Scheduling:
-    return Scheduling(
-        policy=draw(st.sampled_from(["fcfs", "priority"])),
-        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 1, 2])),
-        sliding_window=draw(st.one_of(st.none(), st.integers(1, 1000))),
-        n=draw(st.integers(1, 3)),
+    return (
+        Scheduling(
+            policy=draw(st.sampled_from(["fcfs", "priority"])),
+            long_prefill_token_threshold=draw(st.sampled_from([0, 0, 1, 2])),
+            sliding_window=draw(st.one_of(st.none(), st.integers(1, 1000))),
+            n=draw(st.integers(1, 3)),
+        )
+        if draw(st.booleans())
+        else Scheduling(
+            policy=draw(st.sampled_from(["fcfs", "priority"])), n=draw(st.integers(1, 2)), prefix_caching=True
+        )
     )
+
+
+@st.composite
+def hash_ids_of(draw: st.DrawFn, trace: Trace) -> HashIds:
+    """Few ids, so that prompts begin alike and part again."""
+    block_tokens = draw(st.sampled_from([16, 100, 128, 512]))
+    counts = -(-trace.prompt_tokens // block_tokens)
+    ids = draw(st.lists(st.integers(0, 2), min_size=int(counts.max()), max_size=int(counts.max())))
+    parts = draw(st.lists(st.integers(0, len(ids)), min_size=len(trace), max_size=len(trace)))
+    rows = [
+        [*ids[: min(part, count)], *([10 + row] * max(0, count - part))]
+        for row, (part, count) in enumerate(zip(parts, counts.tolist(), strict=True))
+    ]
+    return HashIds.of(rows, block_tokens)
 
 
 @given(cases(), st.booleans(), st.one_of(st.none(), settings_of_scheduling()), st.data())
@@ -73,6 +93,8 @@ def test_equals_plain_twin(
     case: tuple[Trace, Engine, int | None], sparse: bool, scheduling: Scheduling | None, data: st.DataObject
 ) -> None:
     trace, engine, concurrency = case
+    if scheduling is not None and scheduling.prefix_caching:
+        trace = replace(trace, hash_ids=data.draw(hash_ids_of(trace)))
     if scheduling is not None:
         priority = st.lists(st.integers(-2, 2), min_size=len(trace), max_size=len(trace))
         trace = replace(trace, priority=np.array(data.draw(priority)))

@@ -26,7 +26,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.occupancy.scheduling import Scheduling
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.table import HashIds, Trace
 from tests.vllm_oracle import OracleReplay, StepLoad, replay_with_vllm
 
 pytestmark = pytest.mark.vllm
@@ -47,6 +47,7 @@ class Case:
     concurrency: int | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
     priorities: list[int] | None = None
+    hash_ids: HashIds | None = None
 
 
 def seeded(seed: str) -> Random:
@@ -159,6 +160,32 @@ def with_settings(case: Case, random: Random) -> Case:
     )
 
 
+def with_shared_prefixes(case: Case, random: Random) -> Case:
+    """The case under prefix caching: prompts that begin as others do, in blocks of a size of their own."""
+    block_tokens = random.choice([16, 48, 64, 128, 200, 512])
+    ids: list[list[int]] = []
+    fresh = iter(range(10**9))
+    for prompt in case.prompts:
+        blocks = -(-prompt // block_tokens)
+        base = random.choice(ids) if ids and random.random() < 0.8 else []
+        kept = base[: min(blocks, random.randint(0, len(base) + 2))]
+        ids.append(kept + [next(fresh) for _ in range(blocks - len(kept))])
+    return replace(
+        case,
+        hash_ids=HashIds.of(ids, block_tokens),
+        scheduling=replace(case.scheduling, prefix_caching=True, sliding_window=None),
+    )
+
+
+def tokens_of(hash_ids: HashIds, prompts: list[int]) -> list[list[int]]:
+    """Prompts whose blocks hold equal tokens where their ids are equal, and no equal ones elsewhere."""
+    made = []
+    for row, prompt in enumerate(prompts):
+        ids = hash_ids.values[hash_ids.offsets[row] : hash_ids.offsets[row + 1]].tolist()
+        made.append([ids[at // hash_ids.block_tokens] for at in range(prompt)])
+    return made
+
+
 def step_seconds_of(case: Case) -> Callable[[StepLoad], float]:
     """Seconds of a step, as the design states them."""
 
@@ -193,6 +220,7 @@ def assert_equal(case: Case) -> OracleReplay:
         step_seconds=step_seconds_of(case),
         concurrency=case.concurrency,
         priorities=case.priorities,
+        prompts=None if case.hash_ids is None else tokens_of(case.hash_ids, case.prompts),
         **asdict(case.scheduling),
     )
     trace = Trace(
@@ -200,6 +228,7 @@ def assert_equal(case: Case) -> OracleReplay:
         np.array(case.prompts),
         np.array(case.outputs),
         priority=None if case.priorities is None else np.array(case.priorities),
+        hash_ids=case.hash_ids,
     )
     for stepwise in (False, True):
         ours = simulate(
@@ -280,6 +309,30 @@ def test_seeded_cases_with_settings_equal_vllm(pool: str, arrivals: str, lengths
 )
 def test_any_case_with_settings_equals_vllm(random: Random, pool: str, arrivals: str, lengths: str) -> None:
     assert_equal(with_settings(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths), random))
+
+
+@pytest.mark.parametrize("settings", [False, True], ids=["plain", "settings"])
+@pytest.mark.parametrize("arrivals", ["burst", "mixed", "closed"])
+@pytest.mark.parametrize("pool", ["tiny", "some", "full"])
+def test_seeded_cases_with_prefix_caching_equal_vllm(pool: str, arrivals: str, *, settings: bool) -> None:
+    random = seeded(f"prefixes {pool} {arrivals} {settings}")
+    for lengths in ("any", "blocks", "any", "tails", "blocks", "any"):
+        case = make_case(random, pool=pool, arrivals=arrivals, lengths=lengths)
+        case = with_settings(case, random) if settings else case
+        assert_equal(with_shared_prefixes(case, random))
+
+
+@given(
+    random=st.randoms(use_true_random=False),
+    pool=st.sampled_from(["tiny", "some", "full"]),
+    arrivals=st.sampled_from(["burst", "mixed", "sparse", "closed"]),
+    lengths=st.sampled_from(["any", "one", "tails", "blocks"]),
+)
+def test_any_case_with_prefix_caching_equals_vllm(
+    random: Random, pool: str, arrivals: str, lengths: str
+) -> None:
+    case = with_settings(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths), random)
+    assert_equal(with_shared_prefixes(case, random))
 
 
 def test_the_settings_are_met() -> None:

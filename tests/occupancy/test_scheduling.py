@@ -14,7 +14,7 @@ from ladder_opt.errors import InputError, UsageError
 from ladder_opt.occupancy.engine_file import read_scheduling_settings
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.occupancy.scheduling import Scheduling
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.table import HashIds, Trace
 
 
 def put(folder: Path, content: str) -> Path:
@@ -30,6 +30,14 @@ def put(folder: Path, content: str) -> Path:
         ({"n": 0}, "n: found 0, expected 1 to 10000"),
         ({"n": True}, "n: found True, expected a whole number"),
         ({"sliding_window": 0}, "sliding-window: found 0, expected 1 to 2147483648"),
+        ({"prefix_caching": 1}, "prefix-caching: found 1, expected true or false"),
+        (
+            {"prefix_caching": True, "sliding_window": 256},
+            (
+                "prefix-caching: found with a sliding window, expected one of the two: hits that reach back "
+                "no further than the window are not replayed"
+            ),
+        ),
         (
             {"long_prefill_token_threshold": "many"},
             "long-prefill-token-threshold: found 'many', expected a whole number",
@@ -70,6 +78,52 @@ def test_a_window_caps_the_blocks_of_a_sequence() -> None:
     assert set(replay.steps.num_blocks.tolist()) == {2, 3}
 
 
+def two_turns(block_tokens: int, ids: list[list[int]]) -> Trace:
+    """A prompt of 300 tokens, and much later one of 600 that begins with it."""
+    return Trace(
+        np.array([0.0, 1e6]), np.array([300, 600]), np.array([5, 5]), hash_ids=HashIds.of(ids, block_tokens)
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace", "cached"),
+    [
+        # blocks of 128 in one of 512: both full ones of the first prompt are found again
+        (two_turns(512, [[7], [7, 8]]), 256),
+        (two_turns(512, [[6], [7, 8]]), 0),
+        # eight ids of 16 tokens to a block: the second block parts in its last id
+        (two_turns(16, [list(range(19)), [*range(15), 99, *range(16, 38)]]), 128),
+        (two_turns(16, [list(range(19)), [*range(7), 99, *range(8, 38)]]), 0),
+        (two_turns(16, [list(range(19)), list(range(38))]), 256),
+    ],
+)
+def test_blocks_that_prompts_share_are_computed_once(trace: Trace, cached: int) -> None:
+    replay = simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+    assert replay.cached_tokens == cached
+    assert replay.prefill_tokens == 900 - cached
+
+
+def test_at_least_one_token_is_computed() -> None:
+    trace = Trace(np.array([0.0, 1e6]), np.full(2, 256), np.full(2, 2), hash_ids=HashIds.of([[1], [1]], 512))
+    replay = simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+    assert replay.cached_tokens == 128
+
+
+def test_a_small_pool_forgets_the_least_recently_used() -> None:
+    ids = HashIds.of([[1], [2], [1]], 512)
+    trace = Trace(np.array([0.0, 1e6, 2e6]), np.full(3, 300), np.full(3, 2), hash_ids=ids)
+    cost, caching = read_cost_model(), Scheduling(prefix_caching=True)
+    for usable, cached in ((3, 0), (4, 128), (5, 256)):
+        engine = Engine(max_model_len=384, num_kv_blocks=usable + 1)
+        assert simulate(trace, engine, cost, scheduling=caching).cached_tokens == cached
+
+
+def test_prefix_caching_needs_hash_ids() -> None:
+    trace = Trace(np.zeros(1), np.array([10]), np.array([2]))
+    with pytest.raises(UsageError, match="prefix-caching: found a trace without hash_ids"):
+        simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+
+
 def test_what_an_engine_file_says(tmp_path: Path) -> None:
     path = put(
         tmp_path,
@@ -78,7 +132,11 @@ def test_what_an_engine_file_says(tmp_path: Path) -> None:
         "data-parallel-size: 1\nkv-transfer-config: {kv_connector: X}\n",
     )
     file = read_scheduling_settings(path)
-    assert file.settings == {"policy": "priority", "long_prefill_token_threshold": 256}
+    assert file.settings == {
+        "policy": "priority",
+        "long_prefill_token_threshold": 256,
+        "prefix_caching": False,
+    }
     early = "a step is then scheduled before the last one's tokens are known"
     unknown = "vLLM 0.28 has no such setting, its v1 scheduler admits any number of partial prefills"
     assert [warning.removeprefix(f"{path}: ") for warning in file.warnings] == [

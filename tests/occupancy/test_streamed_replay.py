@@ -21,7 +21,7 @@ from ladder_opt.trace.open import open_trace
 from ladder_opt.trace.parquet import write_trace
 from ladder_opt.trace.stream import AnyTrace, TraceStream, stream_of
 from ladder_opt.trace.synth import synthesize
-from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, Trace
+from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, HashIds, Trace
 from tests.occupancy.test_replay import COST, assert_same, cases
 
 SCHEDULINGS = (
@@ -97,6 +97,25 @@ def test_jobs_change_nothing(
             [source, source], engine, COST, weights=[1, 0.3], executor=Executor(jobs), **options
         )
     assert_same(alone, together)
+
+
+def test_prefix_caching_is_the_same_from_a_stream_and_in_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    prompt = rng.integers(1, 2000, 300)
+    ids = [[int(rng.integers(0, 3)), *range(9, 9 + -(-int(tokens) // 512) - 1)] for tokens in prompt]
+    arrivals = np.array(np.cumsum(rng.exponential(0.3, 300)), np.float64)
+    trace = Trace(arrivals, prompt, rng.integers(1, 99, 300), hash_ids=HashIds.of(ids, 512))
+    options: dict[str, Any] = {"scheduling": Scheduling(prefix_caching=True), "replicas": 3}
+    whole = simulate(trace, Engine(), COST, **options)
+    assert whole.cached_tokens > 0
+    monkeypatch.setattr(shares, "PARALLEL_FROM_REQUESTS", 0)
+    for source in (trace, streamed(trace, tmp_path, chunk_requests=50)):
+        assert_same(simulate(source, Engine(), COST, executor=Executor(2), **options), whole)
+    bare = streamed(replace(trace, hash_ids=None), tmp_path, chunk_requests=50)
+    with pytest.raises(ValueError, match="found a trace without hash_ids"):
+        simulate(bare, Engine(), COST, **options)
 
 
 def test_a_chunk_border_in_the_thick_of_preemption(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ class Warm:
         from ladder_opt.reference.recorder import LayerCache, record
 
         self.padder = BatchPadder(bucketer)
-        self.kernels = CompiledKernels(compiler=compiler)
+        self.told: list[str] = []
+        self.kernels = CompiledKernels(compiler=compiler, warn=self.told.append)
         self.pages = pages
         self.layers = layers or (layer_of(),)
         caches = {layer: LayerCache(pages, torch.float32) for layer in self.layers}
@@ -192,6 +193,7 @@ def test_an_unsealed_shape_of_a_recorded_region_is_a_late_compile() -> None:
     batch = warm.step([5, 5, 5, 5], np.random.default_rng(0))
     assert not warm.kernels.unrecorded
     assert dict(warm.kernels.late_compiles) == {(batch.variant.key, layer_of()): 1}
+    assert warm.told == ["compiled after warm-up: num_seqs 4, blocks_per_chunk 1, num_chunks 1"]
 
 
 def test_a_witness_that_goes_astray_stops_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -21,9 +22,18 @@ def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory, inductor_cache: Path) -> Path:
     """A folder with a small Llama of random weights."""
-    folder = tmp_path_factory.mktemp("tiny_model")
+    return make_model(tmp_path_factory.mktemp("tiny_model"), inductor_cache)
+
+
+@pytest.fixture(scope="session")
+def sliding_model(tmp_path_factory: pytest.TempPathFactory, inductor_cache: Path) -> Path:
+    """A small Mistral, whose tokens see the last 150 alone."""
+    return make_model(tmp_path_factory.mktemp("sliding_model"), inductor_cache, sliding_window=150)
+
+
+def make_model(folder: Path, inductor_cache: Path, **changes: int) -> Path:
     subprocess.run(
-        python("tests.serving.tiny_model", "make", folder),
+        python("tests.serving.tiny_model", "make", folder, json.dumps(changes)),
         env=environment(inductor_cache),
         check=True,
         capture_output=True,

@@ -84,15 +84,12 @@ class Server:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
             )
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self._process.returncode}:\n{self._log_end()}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(self._url("/health"), timeout=5):
-                return self
-            time.sleep(0.5)
-        self.kill()
-        raise RuntimeError(f"the server was not up after {_START_SECONDS:g} s:\n{self._log_end()}")
+        try:
+            self._wait_until_up()
+        except BaseException:  # an interrupt too: __exit__ is not called for what was never entered
+            self.kill()
+            raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -160,6 +157,17 @@ class Server:
 
         for request in requests:
             threading.Thread(target=send, args=(request,), daemon=True).start()
+
+    def _wait_until_up(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self._process.returncode}:\n{self._log_end()}")
+            with contextlib.suppress(OSError), urllib.request.urlopen(self._url("/health"), timeout=5):
+                return
+            time.sleep(0.5)
+        raise RuntimeError(f"the server was not up after {_START_SECONDS:g} s:\n{self._log_end()}")
 
     def _post(self, path: str, data: dict[str, Any]) -> Any:
         body = json.dumps(data).encode()

@@ -92,6 +92,22 @@ def test_tokens_and_compiles_with_kv_buckets_and_a_plan(
     assert found["tokens"] == dense_tokens(tiny_model, requests, inductor_cache)
 
 
+def test_tokens_under_a_sliding_window(
+    sliding_model: Path, tiny_model: Path, inductor_cache: Path, tmp_path: Path
+) -> None:
+    """Blocks that the window has left are given back, and what stands in for them is never seen."""
+    requests = draw([300, 420, 40, 149, 150, 151], [40] * 6, seed=6)
+    write_plan(make_plan(), tmp_path / "plan.json")
+    config = {"ladder_opt_backend": "reference", "ladder_opt": str(tmp_path / "plan.json")}
+    found = run(sliding_model, inductor_cache, requests, config)
+    report = found["report"]
+    assert report["recorded"] == report["enumerated"] != []
+    assert report["compiles_since"] == report["late_compiles"] == report["unrecorded"] == 0
+    assert sum(report["dispatched"].values()) > 20
+    assert found["tokens"] == dense_tokens(sliding_model, requests, inductor_cache)
+    assert found["tokens"] != dense_tokens(tiny_model, requests, inductor_cache)  # the window matters
+
+
 def test_worker_is_named_only_where_asked_for(tiny_model: Path, inductor_cache: Path) -> None:
     """With the entry points as they are installed."""
     common = {**ENGINE_ARGUMENTS, "model": str(tiny_model), "block_size": 128}

@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights whose greedy tokens do depend on attention, and its tokens without vLLM.
+"""A tiny Llama or Mistral with random weights, whose tokens depend on attention; its tokens without vLLM.
 
     python -m tests.serving.tiny_model make FOLDER [settings of the model, as JSON]
     python -m tests.serving.tiny_model greedy FOLDER < [[prompt token ids], new tokens], ... > tokens
@@ -37,12 +37,17 @@ SETTINGS = {
 
 
 def make(folder: Path, changes: dict[str, Any]) -> None:
-    """Write the model of `SETTINGS`, with changes."""
+    """Write the model of `SETTINGS`, with changes; one with a `sliding_window` is a Mistral."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
-    model: Any = LlamaForCausalLM(LlamaConfig(**{**SETTINGS, **changes}))
+    settings = {**SETTINGS, **changes}
+    model: Any = (
+        MistralForCausalLM(MistralConfig(**settings))
+        if "sliding_window" in settings
+        else LlamaForCausalLM(LlamaConfig(**settings))
+    )
     model.to(torch.float32)
     with torch.no_grad():
         for name, weights in model.named_parameters():
@@ -55,9 +60,9 @@ def make(folder: Path, changes: dict[str, Any]) -> None:
 def greedy(folder: Path, requests: list[tuple[list[int], int]]) -> list[list[int]]:
     """The tokens that each prompt is continued with."""
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    model: Any = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.eval()
     tokens = []
     with torch.inference_mode():

@@ -14,7 +14,7 @@ import pytest
 from ladder_opt.errors import InputError
 from ladder_opt.trace.parquet import PROVENANCE_KEY, SCHEMA_KEY, read_canonical, write_trace
 from ladder_opt.trace.read import detect_format, read_trace
-from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.trace.table import HashIds, Trace, TraceSource
 
 FULL = Trace(
     arrival_seconds=np.array([0.0, 0.1 + 0.2, 1e9]),
@@ -153,4 +153,29 @@ def test_ticks_of_a_canonical_trace_may_be_spread_later(tmp_path: Path) -> None:
     assert trace.notes == (
         "a note",
         "arrivals sit on a 1 s grid (100.0% of them); spread evenly over each tick",
+    )
+
+
+def test_hash_ids_come_back(tmp_path: Path) -> None:
+    ids = HashIds.of([[0, 5], [2**63 - 1], [0, 7, 8]], 16)
+    trace = Trace(None, np.array([17, 3, 48]), np.array([1, 1, 1]), hash_ids=ids)
+    write_trace(trace, tmp_path / "t.parquet")
+    again = read_trace(tmp_path / "t.parquet").hash_ids
+    assert again is not None
+    assert again.block_tokens == 16
+    assert again.offsets.tolist() == [0, 2, 3, 6]
+    assert again.values.tolist() == ids.values.tolist()
+    part = again.take(np.array([0, 2]))
+    assert part.offsets.tolist() == [0, 2, 5]
+    assert part.values.tolist() == [0, 5, 0, 7, 8]
+
+
+def test_hash_ids_of_another_number_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"prompt_tokens": [17], "output_tokens": [1], "hash_ids": [[1, 2, 3]]})
+    metadata = {SCHEMA_KEY: "ladder_opt/trace/1", PROVENANCE_KEY: json.dumps({"hash_block_tokens": 16})}
+    pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "t.parquet")
+    with pytest.raises(InputError) as error:
+        read_trace(tmp_path / "t.parquet")
+    assert str(error.value).endswith(
+        "t.parquet:1: hash_ids: found 3 hash_ids, expected ceil(17 / 16), one for each block of the prompt"
     )

@@ -12,6 +12,7 @@ from ladder_opt.errors import InputError
 from ladder_opt.trace import clock
 from ladder_opt.trace.readers import values
 from ladder_opt.trace.readers.formats import PRIORITY, UNREADABLE, ZERO_OUTPUT, ZERO_PROMPT, Format
+from ladder_opt.trace.readers.hash_ids import NAME, hash_ids_of
 from ladder_opt.trace.readers.stored import Stored
 from ladder_opt.trace.readers.table import MISSING, Problem, RawTable, shown
 from ladder_opt.trace.table import Trace, TraceSource
@@ -132,12 +133,17 @@ def assemble(stored: Stored, table: RawTable, form: Format, options: Options) ->
     if readings is not None:
         arrivals, rows = _arrivals(build, readings, rows)
     session = _session(table, form)
+    hash_ids = None
+    if NAME in table.columns:
+        hash_ids, note = hash_ids_of(table.columns[NAME], prompt.values[rows], rows)
+        build.notes += [] if note is None else [note]
     return Trace(
         arrival_seconds=arrivals,
         prompt_tokens=prompt.values[rows],
         output_tokens=output.values[rows],
         cached_tokens=None if cached is None else cached[rows],
         priority=None if priority is None else priority[rows],
+        hash_ids=hash_ids,
         session=None if session is None else session[rows],
         sources=(TraceSource(stored.path, stored.sha256, total, form.name),),
         set_aside=build.set_aside,
