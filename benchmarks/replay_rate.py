@@ -3,7 +3,8 @@
 Each contender replays the same requests under the default cost model and ladders, in turns, so that a busy
 machine slows all of them. The slow two get the first requests of the trace only, and so does `simulate`
 once more, for a like-for-like ratio; their histograms have to agree step for step. Set-up (reading the
-trace, compiling the loop, building a Scheduler) is not counted.
+trace, compiling the loop, building a Scheduler) is not counted. Where it is installed (`peers.py` says how),
+the simulator Vidur takes its turns too, under the same step times; its rules need not be vLLM's.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from benchmarks import common
+from benchmarks import common, peers
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import default_ladders
@@ -39,6 +41,8 @@ ENGINES: Final = (
     ("mooncake", Engine(max_num_seqs=64, max_model_len=131072), Scheduling()),
     ("mooncake", Engine(max_num_seqs=64, max_model_len=131072), Scheduling(prefix_caching=True)),
 )
+
+VIDUR: Final = "Vidur (Sarathi)"
 
 StepCounts = dict[tuple[int, int], int]
 
@@ -84,6 +88,22 @@ class Contender:
         return self.requests / statistics.median(self.seconds)
 
 
+@dataclass
+class SelfTimed(Contender):
+    """One that runs as another process and measures its own time.
+
+    Attributes:
+        run_elsewhere: replays once; gives the seconds of that, and the steps.
+    """
+
+    run_elsewhere: Callable[[], tuple[float, StepCounts]] = lambda: (0.0, {})
+
+    def repeat(self) -> None:
+        """Have it time one replay."""
+        seconds, self.steps = self.run_elsewhere()
+        self.seconds.append(seconds)
+
+
 @dataclass(frozen=True)
 class Result:
     """One row of the table."""
@@ -107,6 +127,8 @@ def measure(
     slow_repeats: int,
     plain_requests: int,
     vllm_requests: int,
+    vidur_requests: int = 0,
+    vidur: Path | None = None,
     engine: Engine | None = None,
     others: Sequence[tuple[str, Engine, Scheduling]] = (),
 ) -> list[Result]:
@@ -118,6 +140,8 @@ def measure(
         slow_repeats: of the other two.
         plain_requests: for the plain twin; 0 leaves it out.
         vllm_requests: for vLLM's Scheduler; 0 leaves it out.
+        vidur_requests: for Vidur; 0 leaves it out.
+        vidur: its checkout.
         engine: the limits; default: those of `Engine()`.
         others: traces by name, and other engines and settings to replay them with.
     """
@@ -134,7 +158,8 @@ def measure(
     step_loop = _fast(first, whole, engine, cost, stepwise=True)
     slow: list[Contender] = []
     like_for_like: list[Contender] = []
-    for requests, make in ((plain_requests, _plain), (vllm_requests, _vllm)):
+    makers = ((plain_requests, _plain), (vllm_requests, _vllm), (vidur_requests, _vidur(vidur)))
+    for requests, make in makers:
         if not requests:
             continue
         head = whole.take(np.arange(min(requests, len(whole))))
@@ -222,6 +247,18 @@ def _vllm(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender
     )
 
 
+def _vidur(checkout: Path | None) -> Callable[[str, Trace, Engine, CostModel], Contender]:
+    def make(name: str, trace: Trace, engine: Engine, cost: CostModel) -> Contender:
+        assert checkout is not None
+
+        def run() -> tuple[float, StepCounts]:
+            return peers.run_vidur(checkout, trace, engine, cost)
+
+        return SelfTimed(VIDUR, name, engine, len(trace), dict, run_elsewhere=run)
+
+    return make
+
+
 def _step_seconds(engine: Engine, cost: CostModel) -> Callable[[int, int, int, int], float]:
     """Seconds of a step, added up in the order that the compiled loop adds them."""
     batched = step_seconds_by_size(engine, cost, default_ladders(engine)).tolist()
@@ -300,7 +337,19 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="RATE",
         help=f"exit 1 when the first trace's best rate is below this [{AT_LEAST:,.0f} requests/s]",
     )
+    parser.add_argument("--vidur-requests", type=int, default=500, help="for Vidur; 0: not run [500]")
+    parser.add_argument(
+        "--vidur",
+        type=Path,
+        metavar="FOLDER",
+        default=os.environ.get(peers.VIDUR_VARIABLE),
+        help=f"a checkout of Vidur with its requirements in .venv [{peers.VIDUR_VARIABLE}]",
+    )
     options = parser.parse_args(arguments)
+    absent = peers.why_no_vidur(options.vidur)
+    if options.vidur_requests and absent is not None:
+        print(f"note: {absent}")
+        options.vidur_requests = 0
     if options.vllm_requests and importlib.util.find_spec("vllm") is None:
         print("note: vllm is not installed; its Scheduler is left out (`make test` builds an environment)")
         options.vllm_requests = 0
@@ -310,6 +359,8 @@ def main(arguments: list[str] | None = None) -> int:
         slow_repeats=options.slow_repeats,
         plain_requests=options.plain_requests,
         vllm_requests=options.vllm_requests,
+        vidur_requests=options.vidur_requests,
+        vidur=options.vidur,
         others=ENGINES,
     )
     print(common.machine_line())
@@ -318,7 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
     problems = [
         f"{result.contender}: {result.steps_that_differ} steps differ from simulate's"
         for result in results
-        if result.steps_that_differ
+        if result.steps_that_differ and result.contender != VIDUR
     ]
     if results[0].best_rate < options.at_least:
         problems.append(

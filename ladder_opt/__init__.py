@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ladder_opt.cost.model import CostModel, read_cost_model
     from ladder_opt.engine import Engine
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
+    from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.record_file import read_recorded_steps
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
+    from ladder_opt.plan.sweep import sweep
     from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
     from ladder_opt.reference.verify import Verification, VerifyOptions, verify_plan
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
     from ladder_opt.solve.robust import RobustResult, Workload, solve_robust
+    from ladder_opt.trace.open import open_trace
     from ladder_opt.trace.parquet import write_trace
     from ladder_opt.trace.read import read_trace
+    from ladder_opt.trace.stream import TraceStream
     from ladder_opt.trace.summary import summarize
     from ladder_opt.trace.synth import synthesize
     from ladder_opt.trace.table import HashIds, Trace
@@ -52,6 +56,7 @@ _MODULE_OF = {
     "Bucketer": "bucketer.bucketer",
     "CostModel": "cost.model",
     "Engine": "engine",
+    "Executor": "executor",
     "Frontier": "plan.frontier",
     "HashIds": "trace.table",
     "InputError": "errors",
@@ -69,6 +74,7 @@ _MODULE_OF = {
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
     "Trace": "trace.table",
+    "TraceStream": "trace.stream",
     "UsageError": "errors",
     "Verification": "reference.verify",
     "VerifyOptions": "reference.verify",
@@ -77,6 +83,7 @@ _MODULE_OF = {
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "frontier": "plan.frontier",
+    "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
@@ -90,6 +97,7 @@ _MODULE_OF = {
     "solve_ladders": "solve.api",
     "solve_robust": "solve.robust",
     "summarize": "trace.summary",
+    "sweep": "plan.sweep",
     "synthesize": "trace.synth",
     "tune": "plan.tune",
     "verify_plan": "reference.verify",

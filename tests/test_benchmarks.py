@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import cold_start, common, plans, readme_demo, replay_rate, robust, serve, serving, solver
+from benchmarks import (
+    cold_start,
+    common,
+    jobs,
+    large_trace,
+    peers,
+    plans,
+    readme_demo,
+    replay_rate,
+    robust,
+    serve,
+    serving,
+    solver,
+)
 from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -270,6 +285,57 @@ def test_serving_starts_the_entry_point_in_a_process_of_its_own() -> None:
     assert seconds > 0
     assert "ladder_opt.vllm_plugin.hooks" in modules
     assert "numpy" not in modules
+
+
+def test_large_trace_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+
+    def child(what: str) -> large_trace.Result:
+        return large_trace.child(
+            argparse.Namespace(child=what, file=path, requests=2000, rate=4.0, replicas=70, jobs=1)
+        )
+
+    drawn = large_trace.in_process("draw", path, 2000, ["--rate=4"])
+    assert (drawn.what, drawn.requests, drawn.digest) == ("draw", 2000, None)
+    assert 50 < drawn.peak_mib < large_trace.AT_MOST_MIB
+    rows = [drawn, child("stream"), child("in memory")]
+    assert rows[1].digest == rows[2].digest
+    assert rows[1].busy_share == rows[2].busy_share
+    assert "CPU s per million" in large_trace.table(rows)
+
+
+def test_jobs_rows() -> None:
+    ways = jobs.measure(requests=400, replicas=4, jobs=2, repeats=1)
+    assert [way.name for way in ways] == ["1 job", "2 threads", "2 processes"]
+    assert "of 1 job's" in jobs.table(ways)
+
+
+def test_peers_that_are_not_there_are_told(tmp_path: Path) -> None:
+    assert peers.why_no_vidur(None) == (
+        "Vidur is left out: --vidur or LADDER_OPT_VIDUR names no checkout (benchmarks/peers.py says how)"
+    )
+    assert peers.why_no_vidur(tmp_path) == (
+        f"Vidur is left out: no vidur/simulator.py under {tmp_path} (benchmarks/peers.py says how)"
+    )
+
+
+@pytest.mark.skipif(
+    peers.why_no_vidur(Path(os.environ.get(peers.VIDUR_VARIABLE, "."))) is not None,
+    reason=f"{peers.VIDUR_VARIABLE} names no checkout of Vidur",
+)
+def test_replay_rate_beside_vidur() -> None:
+    rows = replay_rate.measure(
+        {"small": small_trace(60)},
+        repeats=1,
+        slow_repeats=1,
+        plain_requests=0,
+        vllm_requests=0,
+        vidur_requests=60,
+        vidur=Path(os.environ[peers.VIDUR_VARIABLE]),
+    )
+    assert rows[-1].contender == replay_rate.VIDUR
+    assert rows[-1].requests == 60
+    assert rows[-1].best_rate > 0
 
 
 def test_serve_plans_with_what_it_measured() -> None:

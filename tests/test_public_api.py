@@ -25,6 +25,7 @@ STAGES = (
     "files",
     "validation",
     "units",
+    "executor",
     "engine",
     "ladder",
     "trace",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
@@ -35,6 +36,7 @@ def run(
     steps: StepsOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     restarts: RestartOptions,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="[TRACE...] [PLAN.json]", help="Traces; a plan comes last.")
@@ -87,7 +89,7 @@ def run(
             cost,
             engine=engine,
             options=traffic.given(solve_options(restarts)),
-            replay_options=load.replay_options(engine_options),
+            replay_options=load.replay_options(engine_options, jobs),
             inputs=traffic.inputs,
             warnings=[*traffic.warnings, *clamped],
             progress=progress,

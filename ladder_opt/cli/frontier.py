@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
@@ -31,6 +32,7 @@ def run(
     steps: StepsOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     restarts: RestartOptions,
     limits: LimitOptions,
     traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
@@ -49,7 +51,7 @@ def run(
             cost_options.cost(),
             engine=engine,
             options=traffic.given(solve_options(restarts, limits)),
-            replay_options=load.replay_options(engine_options),
+            replay_options=load.replay_options(engine_options, jobs),
             warnings=traffic.warnings,
             progress=progress,
         )

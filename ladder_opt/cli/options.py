@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
@@ -28,6 +29,7 @@ from ladder_opt.occupancy.sequences_file import read_sequences
 from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
 from ladder_opt.plan.rounds import Source
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS
+from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.table import Trace, TraceSource
 from ladder_opt.units import duration_text, parse_duration_seconds, parse_share
 
@@ -181,18 +183,26 @@ class ReadOptions:
         bool, typer.Option("--spread-ticks", help="Spread arrivals that sit on a grid evenly over its steps.")
     ] = False
 
+    def open(self, path: Path) -> AnyTrace:
+        """Open one trace file; a large one as a stream."""
+        from ladder_opt.trace.open import open_trace  # noqa: PLC0415  (--steps needs none of it)
+
+        return open_trace(path, **self._reading())
+
     def read(self, path: Path) -> Trace:
-        """Read one trace file."""
+        """Read one trace file into memory."""
         from ladder_opt.trace.read import read_trace  # noqa: PLC0415  (--steps needs none of it)
 
-        return read_trace(
-            path,
-            format=self.format_,
-            columns=_column_names(self.columns),
-            time_unit=self.time_unit,
-            clock=self.clock,  # type: ignore[arg-type]  # checked there
-            spread_ticks=self.spread_ticks,
-        )
+        return read_trace(path, **self._reading())
+
+    def _reading(self) -> dict[str, Any]:
+        return {
+            "format": self.format_,
+            "columns": _column_names(self.columns),
+            "time_unit": self.time_unit,
+            "clock": self.clock,
+            "spread_ticks": self.spread_ticks,
+        }
 
 
 def _column_names(text: str | None) -> dict[str, str] | None:
@@ -227,9 +237,10 @@ class LoadOptions(SchedulingOptions):
         str | None, typer.Option("--weights", help="How often each trace counts in the mix: 5,1,1 [1 each].")
     ] = None
 
-    def replay_options(self, engine_options: EngineOptions) -> ReplayOptions:
+    def replay_options(self, engine_options: EngineOptions, jobs: JobOptions) -> ReplayOptions:
         """For the library; the engine file may say how it schedules."""
         return ReplayOptions(
+            executor=jobs.executor(),
             concurrency=self.concurrency,
             rate_scale=self.rate_scale,
             replicas=self.replicas,
@@ -436,7 +447,7 @@ class Traffic:
         return dataclasses.replace(options, span_seconds=self.span_seconds)
 
 
-def _inputs(path: Path, trace: Trace) -> list[TraceSource]:
+def _inputs(path: Path, trace: AnyTrace) -> list[TraceSource]:
     """The file that was read, though a canonical one names those it was made from; of a folder, its files."""
     if path.is_dir() or (len(trace.sources) == 1 and trace.sources[0].path == str(path)):
         return list(trace.sources)
@@ -502,7 +513,7 @@ def load_traffic(
         return _histogram(steps, engine, target)
     if steps.sequences is not None:
         raise UsageError("--sequences: found with traces, expected with --steps alone")
-    loaded = [read.read(path) for path in traces or []]
+    loaded = [read.open(path) for path in traces or []]
     return Traffic(
         source=loaded,
         inputs=tuple(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
@@ -28,6 +29,7 @@ def run(
     cost_options: CostOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The histogram: STEPS.csv or STEPS.parquet.")
@@ -56,20 +58,21 @@ def run(
             raise UsageError(f"--sequences: found {sequences}, expected another file than -o names")
     engine = engine_options.engine()
     cost = cost_options.cost()
-    options = load.replay_options(engine_options)
+    options = load.replay_options(engine_options, jobs)
     named, warnings = _named_ladders(ladders, engine)
     warnings += engine_options.scheduling_file().warnings
     with progress_bar() as progress:
-        loaded = [read.read(path) for path in traces]
+        loaded = [read.open(path) for path in traces]
         replay = simulate(
             loaded,
             engine,
             cost,
             ladders=named,
-            concurrency=load.concurrency,
-            rate_scale=load.rate_scale,
-            replicas=load.replicas,
+            concurrency=options.concurrency,
+            rate_scale=options.rate_scale,
+            replicas=options.replicas,
             weights=options.weights,
+            executor=options.executor,
             scheduling=options.scheduling,
             per_sequence=sequences is not None,
             progress=None if progress is None else lambda share: progress("replay", share),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ladder_opt.cli.options import ReadOptions, command
-from ladder_opt.cli.output import exit_code, print_json, warn
+from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.files import check_output
-from ladder_opt.trace.parquet import write_trace
+from ladder_opt.trace.parquet import write_chunks, write_trace
+from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.summary import summarize
 from ladder_opt.trace.table import Trace, within_limits
 
@@ -36,7 +38,9 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:
     """Say what a trace holds: counts, rate, lengths, ticks, what cannot be used and why."""
-    trace = _limited(read.read(path), max_model_len)
+    trace = read.read(path) if max_model_len is not None else read.open(path)
+    if isinstance(trace, Trace):
+        trace = _limited(trace, max_model_len)
     return _show(trace, path, strict=strict, as_json=as_json)
 
 
@@ -72,19 +76,43 @@ def synth(
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> int:
     """Make a trace that resembles published traffic in its lengths and arrivals."""
-    from ladder_opt.trace.synth import synthesize  # noqa: PLC0415  (brings scipy in)
+    from ladder_opt.trace.open import open_trace  # noqa: PLC0415
+    from ladder_opt.trace.synth import (  # noqa: PLC0415  (brings scipy in)
+        BLOCK_REQUESTS,
+        synthesize,
+        synthesize_blocks,
+    )
 
     check_output(output)
-    trace = synthesize(profile, requests=requests, rate=rate, seed=seed)
-    write_trace(trace, output)
-    return _show(trace, output, strict=False, as_json=as_json)
+    if requests <= BLOCK_REQUESTS:
+        trace = synthesize(profile, requests=requests, rate=rate, seed=seed)
+        write_trace(trace, output)
+        return _show(trace, output, strict=False, as_json=as_json)
+    blocks = synthesize_blocks(profile, requests=requests, rate=rate, seed=seed)
+    with progress_bar() as progress:
+        write_chunks(_told(blocks, requests, progress), output)
+    if not output.is_file():  # a pipe cannot be read again
+        return exit_code(strict=False, warnings=())
+    return _show(open_trace(output), output, strict=False, as_json=as_json)
+
+
+def _told(
+    chunks: Iterable[Trace], requests: int, progress: Callable[[str, float], None] | None
+) -> Iterator[Trace]:
+    """The chunks, and how far they are of all requests."""
+    done = 0
+    for chunk in chunks:
+        yield chunk
+        done += len(chunk)
+        if progress is not None:
+            progress("drawing", done / requests)
 
 
 def _limited(trace: Trace, max_model_len: int | None) -> Trace:
     return trace if max_model_len is None else within_limits(trace, max_model_len=max_model_len)
 
 
-def _show(trace: Trace, path: Path, *, strict: bool, as_json: bool) -> int:
+def _show(trace: AnyTrace, path: Path, *, strict: bool, as_json: bool) -> int:
     summary = summarize(trace)
     warnings = [f"{count} requests set aside: {reason}" for reason, count in trace.set_aside.items()]
     warn(warnings)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
@@ -33,6 +34,7 @@ def run(
     steps: StepsOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     restarts: RestartOptions,
     limits: LimitOptions,
     traces: Annotated[list[Path] | None, typer.Argument(metavar="TRACE...", help="Request traces.")] = None,
@@ -59,7 +61,7 @@ def run(
             cost,
             engine=engine,
             options=traffic.given(options),
-            replay_options=load.replay_options(engine_options),
+            replay_options=load.replay_options(engine_options, jobs),
             inputs=traffic.inputs,
             warnings=traffic.warnings,
             progress=progress,

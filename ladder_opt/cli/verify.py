@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ladder_opt.bucketer import Bucketer
+from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import (
     CostOptions,
     EngineOptions,
@@ -57,6 +58,7 @@ def run(
     steps: StepsOptions,
     read: ReadOptions,
     load: LoadOptions,
+    jobs: JobOptions,
     trial: TrialOptions,
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN.json", help="The plan.")],
     traces: Annotated[
@@ -88,7 +90,7 @@ def run(
                 cost=cost_options.cost(),
                 engine=engine,
                 options=None,
-                replay_options=load.replay_options(engine_options),
+                replay_options=load.replay_options(engine_options, jobs),
                 progress=progress,
             )
             tried, _ = task.steps_with(bucketer.ladders)

@@ -44,7 +44,9 @@ from ladder_opt.occupancy._step_kernel import (
     PREEMPTED,
     PREFILL_ONLY,
     PREFILL_TOKENS,
+    RESERVE,
     RUNNING,
+    STARVED,
     STEPS,
     STUCK,
 )
@@ -145,7 +147,7 @@ def advance(
     """
     requests = prompt.size
     block_size, max_num_seqs, max_tokens = limits[BLOCK_SIZE], limits[MAX_NUM_SEQS], limits[MAX_TOKENS]
-    min_batched, concurrency = limits[MIN_BATCHED], limits[CONCURRENCY]
+    min_batched, concurrency, reserve = limits[MIN_BATCHED], limits[CONCURRENCY], limits[RESERVE]
     nothing = np.empty(0, np.int64)  # what only the step loop can do
     start = np.empty(max_num_seqs, np.int64)
     finish = np.empty(max_num_seqs, np.int64)
@@ -164,6 +166,9 @@ def advance(
     left = max_steps
     status = PAUSED
     while left > 0:
+        if requests - next_new < reserve:
+            status = STARVED
+            break
         if done == requests:
             status = FINISHED
             break
@@ -398,7 +403,7 @@ def advance(
                     next_finish = min(next_finish, finish[index])
                     kept += 1
             num_decodes = kept
-    if done == requests:
+    if done == requests and reserve == 0:
         status = FINISHED
     state[RUNNING] = _store(
         tick, num_decodes, prefilling, block_size, computed, known, blocks, running, start

@@ -24,9 +24,10 @@ from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, exten
     THRESHOLD,  # long_prefill_token_threshold; 0: none
     WINDOW,  # tokens of the sliding window; read where `dropped` is given
     MOST_BLOCKS,  # that admission asks for, whatever the sequence's length
+    RESERVE,  # requests never scheduled that a step must have behind it; 0: all are loaded
     CACHING,  # 1: prefix caching, with `pool`
     LIMIT_SLOTS,
-) = range(11)
+) = range(12)
 # Slots of the integer state; the loop can stop after any step and go on from here.
 (
     RUNNING,  # requests running
@@ -46,7 +47,7 @@ from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, exten
 # Slots of the float state, in seconds.
 NOW, BUSY, IDLE, FLOAT_SLOTS = range(4)
 # What the loop returned for.
-FINISHED, PAUSED, STUCK = range(3)
+FINISHED, PAUSED, STUCK, STARVED = range(4)
 
 
 @njit(cache=True, nogil=True)
@@ -112,7 +113,11 @@ def advance(
     pool: Pool,
     max_steps: int,
 ) -> int:
-    """Run at most `max_steps` engine steps; return FINISHED, PAUSED or STUCK.
+    """Run at most `max_steps` engine steps; return FINISHED, PAUSED, STUCK or STARVED.
+
+    A trace may come in chunks. A step admits at most `max_num_seqs` requests, so as long as that many that
+    were never scheduled are loaded, what comes after them cannot change the step: with RESERVE = max_num_seqs
+    the loop stops (STARVED) before the first step for which that does not hold. Not so with priorities.
 
     Args:
         arrival: (requests,) seconds, ascending; empty for a closed loop.
@@ -146,6 +151,7 @@ def advance(
     block_size, max_num_seqs, max_tokens = limits[BLOCK_SIZE], limits[MAX_NUM_SEQS], limits[MAX_TOKENS]
     min_batched, concurrency, children = limits[MIN_BATCHED], limits[CONCURRENCY], limits[CHILDREN]
     threshold, window, most_blocks = limits[THRESHOLD], limits[WINDOW], limits[MOST_BLOCKS]
+    reserve = limits[RESERVE]
     by_priority, windowed, fans_out = rank.size > 0, dropped.size > 0, unfinished.size > 0
     caching = limits[CACHING] > 0
     num_running = state[RUNNING]
@@ -160,6 +166,9 @@ def advance(
     taken = np.empty(max_num_seqs, np.int64)  # tokens of each running request in this step
     few_blocks = np.empty(min_batched, np.int64)  # own blocks of the decodes of a step that is not batched
     for _ in range(max_steps):
+        if requests - next_new < reserve:
+            status = STARVED
+            break
         if done == requests:
             status = FINISHED
             break
@@ -345,7 +354,7 @@ def advance(
                     running[kept] = request
                     kept += 1
             num_running = kept
-    if done == requests:
+    if done == requests and reserve == 0:
         status = FINISHED
     state[RUNNING] = num_running
     state[PREEMPTED] = num_preempted

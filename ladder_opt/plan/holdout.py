@@ -11,6 +11,7 @@ from ladder_opt.ladder import Ladders
 from ladder_opt.plan.baselines import default_of
 from ladder_opt.plan.rounds import Task
 from ladder_opt.solve.price import price_ladders
+from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace
 
 
@@ -26,7 +27,9 @@ def split(task: Task) -> tuple[Task, Task | None]:
     if not task.replays_traces:
         raise UsageError("--holdout: found a histogram, expected traces, which have a last part")
     source = task.source
-    traces: Sequence[Trace] = [source] if isinstance(source, Trace) else source  # type: ignore[assignment]
+    traces: Sequence[AnyTrace] = (
+        [source] if isinstance(source, Trace | TraceStream) else source  # type: ignore[assignment]
+    )
     parts = [trace.split_by_time(share) for trace in traces]
     if not all(len(seen) and len(unseen) for seen, unseen in parts):
         raise UsageError(f"--holdout: found an empty part at {share:g}, expected requests before and after")

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
+from ladder_opt.executor import Executor
 from ladder_opt.ladder import Target
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.solve.api import DEFAULT_TIME_LIMIT_SECONDS, Structure
@@ -123,10 +124,11 @@ class SolveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """How traces are replayed; see `occupancy.replay.simulate`."""
+    """How traces are replayed, and where; see `occupancy.replay.simulate`."""
 
     concurrency: int | None = None
     rate_scale: float = 1.0
     replicas: int = 1
     weights: tuple[float, ...] | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
+    executor: Executor | None = None

@@ -18,6 +18,7 @@ from ladder_opt.plan.rounds import Round, Task, run_rounds
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.result import SolveResult, Status, StopReason
 from ladder_opt.solve.robust import RobustResult, Workload, solve_robust
+from ladder_opt.trace.stream import TraceStream
 from ladder_opt.trace.table import Trace, TraceSource
 
 _SMALL_WORKLOAD = 0.01  # of the cost of all
@@ -65,7 +66,7 @@ def check_robust_task(task: Task) -> None:
 def split_by_workload(task: Task) -> tuple[Task, ...]:
     """A task for each trace, or the one of a histogram."""
     source = task.source
-    if isinstance(source, StepHistogram | Replay | Trace):
+    if isinstance(source, StepHistogram | Replay | Trace | TraceStream):
         return (task,)
     return tuple(replace(task, source=trace) for trace in source)
 
@@ -184,7 +185,7 @@ def workload_names(last: RobustRound, inputs: Sequence[TraceSource] | None) -> l
         return [each.path for each in inputs]
     names = []
     for at, task in enumerate(last.tasks, start=1):
-        sources = task.source.sources if isinstance(task.source, Trace) else ()
+        sources = task.source.sources if isinstance(task.source, Trace | TraceStream) else ()
         names.append(sources[0].path if sources else f"workload {at}")
     return names
 

@@ -18,11 +18,11 @@ from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.result import SolveResult, relative_gap
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.stream import AnyTrace
 
 MAX_ROUNDS = 12
 
-Source = StepHistogram | Replay | Trace | Sequence[Trace]
+Source = StepHistogram | Replay | AnyTrace | Sequence[AnyTrace]
 Progress = Callable[[str, float], None]
 """Called with what is being done ("replay" or "solve") and the share of it done (a solve: its gap)."""
 
@@ -95,6 +95,7 @@ class Task:
             replicas=self.replay_options.replicas,
             weights=self.replay_options.weights,
             scheduling=self.replay_options.scheduling,
+            executor=self.replay_options.executor,
             per_sequence=self.options.target == "spyre-env",
             progress=None if progress is None else lambda share: progress("replay", share),
         )

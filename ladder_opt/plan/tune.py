@@ -35,6 +35,7 @@ from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, best_absent_rung, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import SolveResult, Status, relative_gap
+from ladder_opt.trace.stream import TraceStream
 from ladder_opt.trace.table import Trace, TraceSource
 from ladder_opt.units import duration_text
 
@@ -80,7 +81,8 @@ def tune(
     """Make a plan.
 
     Args:
-        source: a histogram, a replay, or one or more traces (which are replayed to a fixed point).
+        source: a histogram, a replay, or one or more traces, in memory or streams (which are replayed to a
+            fixed point, a stream being read once for each replay).
         cost: prices; default: the built-in model.
         engine: the limits; default: vLLM-on-Spyre's for granite at 8k, as `Engine()`.
         options: what the plan is asked to be.
@@ -476,11 +478,12 @@ def _asked(task: Task) -> dict[str, Any]:
             options[name] = list(options[name])
     options.pop("time_limit_seconds")
     replayed = asdict(task.replay_options) if task.replays_traces else {}
+    replayed.pop("executor", None)  # where it ran does not change the plan
     return {**options, **replayed, "startup_seconds": task.cost.startup_seconds_of(task.options.target)}
 
 
 def _sources(source: Source) -> list[TraceSource]:
     if isinstance(source, StepHistogram | Replay):
         return []
-    traces = [source] if isinstance(source, Trace) else source
+    traces = [source] if isinstance(source, Trace | TraceStream) else source
     return [item for trace in traces for item in trace.sources]

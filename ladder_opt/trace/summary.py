@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.trace.clock import find_ticks
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.stream import AnyTrace, TraceStream
+from ladder_opt.trace.stream_summary import Counts, facts_of
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _MINUTE_SECONDS = 60.0
@@ -62,8 +63,10 @@ class TraceSummary:
         return {**asdict(self), "notes": list(self.notes), "formats": list(self.formats)}
 
 
-def summarize(trace: Trace) -> TraceSummary:
-    """The facts of a trace."""
+def summarize(trace: AnyTrace) -> TraceSummary:
+    """The facts of a trace; of a stream, in two passes (`trace.stream_summary` says what they leave out)."""
+    if isinstance(trace, TraceStream):
+        return _summarize_stream(trace)
     arrivals = trace.arrival_seconds
     span = None if arrivals is None else trace.span_seconds
     ticks = None if arrivals is None else find_ticks(arrivals)
@@ -87,6 +90,37 @@ def summarize(trace: Trace) -> TraceSummary:
         notes=trace.notes,
         formats=tuple(dict.fromkeys(source.format for source in trace.sources)),
     )
+
+
+def _summarize_stream(stream: TraceStream) -> TraceSummary:
+    facts = facts_of(stream)
+    span = stream.span_seconds if stream.has_arrivals else None
+    ticks = facts.ticks
+    return TraceSummary(
+        requests=len(stream),
+        rows=sum(source.rows for source in stream.sources) or len(stream) + sum(stream.set_aside.values()),
+        span_seconds=span,
+        requests_per_second=len(stream) / span if span else None,
+        interarrival_cv=facts.gaps.variation(),
+        busiest_minute_over_mean=facts.busiest_minute(),
+        prompt_tokens=_quantiles_of(facts.prompt),
+        output_tokens=_quantiles_of(facts.output),
+        cached_share=None,
+        sessions=None,
+        spearman_prompt_output=facts.spearman,
+        tick_seconds=None if ticks is None else ticks.seconds,
+        tick_share=None if ticks is None else ticks.share,
+        set_aside=dict(stream.set_aside),
+        notes=stream.notes,
+        formats=tuple(dict.fromkeys(source.format for source in stream.sources)),
+    )
+
+
+def _quantiles_of(tokens: Counts) -> dict[str, float] | None:
+    if not tokens.total:
+        return None
+    named = {f"p{percent}": tokens.at(percent / 100) for percent in PERCENTILES}
+    return {**named, "max": float(tokens.values[-1]), "mean": tokens.mean()}
 
 
 def spearman(left: NDArray[np.int64], right: NDArray[np.int64]) -> float | None:

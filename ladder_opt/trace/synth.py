@@ -33,6 +33,10 @@ What it does not carry: sessions, prefix sharing (no `cached_tokens`), the order
 arrival, day and night. Since the marginals are stratified, the seeds differ in order and pairing more
 than in totals: do not take the spread over seeds for the sampling error of real traffic.
 
+- **Long traces.** `synthesize_blocks` draws blocks of `BLOCK_REQUESTS` requests, each as above with draws of
+  its own, and lays them end to end on the clock; only one block is in memory. The rate starts anew where
+  a block does.
+
 The same arguments give the same trace on any machine: only raw uniforms of PCG64 are drawn, and the
 last bit of a logarithm, which may differ between processors, is rounded off (tokens are whole,
 arrivals microseconds).
@@ -41,7 +45,8 @@ arrivals microseconds).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -60,6 +65,8 @@ PROFILES: Mapping[str, str] = MappingProxyType({name: figures.title for name, fi
 """Name and one-line description of every profile."""
 
 MAX_REQUESTS = 10_000_000
+BLOCK_REQUESTS = 1_000_000
+MAX_REQUESTS_IN_BLOCKS = 1_000_000_000
 
 _FEWEST_MINUTES = 10  # below it a busiest minute is noise, and the amplitude is not fitted to it
 _CURVE_POINTS_PER_MINUTE = 2
@@ -85,11 +92,64 @@ def synthesize(
     Raises:
         UsageError: the profile is unknown, or a number is out of range.
     """
-    figures = _checked(profile, requests, rate, seed)
-    prompt, output = _draw_lengths(figures, requests, _stream(seed, 0))
-    seconds = _draw_arrivals(figures, requests, _stream(seed, 1))
-    served = figures.rate_per_second if rate is None else float(rate)
-    seconds = np.round(seconds * (figures.rate_per_second / served), 6)
+    figures = _checked(profile, requests, rate, seed, most=MAX_REQUESTS)
+    trace = _drawn(figures, requests, rate, seed, block=0)
+    return replace(trace, notes=_notes(profile, figures, requests, rate, seed))
+
+
+def synthesize_blocks(
+    profile: str = "azure2023_conv", *, requests: int = 20_000, rate: float | None = None, seed: int = 0
+) -> Iterator[Trace]:
+    """Draw a trace of any length in blocks, for `trace.parquet.write_chunks`; arguments as `synthesize`.
+
+    A trace of one block is the one that `synthesize` gives.
+
+    Yields:
+        Chunks of at most `BLOCK_REQUESTS` requests, the first with the notes.
+
+    Raises:
+        UsageError: the profile is unknown, or a number is out of range.
+    """
+    figures = _checked(profile, requests, rate, seed, most=MAX_REQUESTS_IN_BLOCKS)
+    return _blocks(profile, figures, requests, rate, seed)
+
+
+def _blocks(profile: str, figures: Profile, requests: int, rate: float | None, seed: int) -> Iterator[Trace]:
+    notes = _notes(profile, figures, requests, rate, seed)
+    served = _served(figures, rate)
+    last = 0.0
+    for block, first in enumerate(range(0, requests, BLOCK_REQUESTS)):
+        count = min(BLOCK_REQUESTS, requests - first)
+        drawn = _drawn(figures, count, rate, seed, block=block)
+        assert drawn.arrival_seconds is not None  # noqa: S101  (it was drawn)
+        # The block before may end a microsecond past its span, where that was rounded up.
+        start = max(last, _on_grid(first / served, figures, served))
+        seconds = np.round(drawn.arrival_seconds + start, 6)
+        yield replace(drawn, arrival_seconds=seconds, notes=notes)
+        last, notes = float(seconds[-1]), ()
+
+
+def _drawn(figures: Profile, requests: int, rate: float | None, seed: int, *, block: int) -> Trace:
+    prompt, output = _draw_lengths(figures, requests, _stream(seed, 0, block))
+    seconds = _draw_arrivals(figures, requests, _stream(seed, 1, block))
+    seconds = np.round(seconds * (figures.rate_per_second / _served(figures, rate)), 6)
+    return Trace(arrival_seconds=seconds, prompt_tokens=prompt, output_tokens=output)
+
+
+def _served(figures: Profile, rate: float | None) -> float:
+    return figures.rate_per_second if rate is None else float(rate)
+
+
+def _on_grid(seconds: float, figures: Profile, served: float) -> float:
+    """The point of the grid that arrivals sit on, where there is one, at or after a time."""
+    if not isinstance(figures.arrivals, SlowRate) or not figures.arrivals.grid_seconds:
+        return seconds
+    grid = figures.arrivals.grid_seconds * (figures.rate_per_second / served)
+    return math.ceil(seconds / grid) * grid
+
+
+def _notes(profile: str, figures: Profile, requests: int, rate: float | None, seed: int) -> tuple[str, ...]:
+    served = _served(figures, rate)
     how = f"synthetic: profile {profile}, {requests} requests, {served:g} requests/s, seed {seed}"
     notes = [
         f"{how}; not a recording, no sessions, no prefix sharing",
@@ -100,14 +160,14 @@ def synthesize(
         notes.append(
             f"arrivals sit on a {grid:g} s grid, as the published ones do; --spread-ticks spreads them"
         )
-    return Trace(arrival_seconds=seconds, prompt_tokens=prompt, output_tokens=output, notes=tuple(notes))
+    return tuple(notes)
 
 
-def _checked(profile: str, requests: int, rate: float | None, seed: int) -> Profile:
+def _checked(profile: str, requests: int, rate: float | None, seed: int, *, most: int) -> Profile:
     if profile not in FIGURES:
         raise UsageError(f"found profile {profile!r}, expected one of {', '.join(FIGURES)}")
-    if not _is_integer(requests) or not 1 <= requests <= MAX_REQUESTS:
-        raise UsageError(f"found requests {requests!r}, expected an integer from 1 to {MAX_REQUESTS}")
+    if not _is_integer(requests) or not 1 <= requests <= most:
+        raise UsageError(f"found requests {requests!r}, expected an integer from 1 to {most}")
     if not _is_integer(seed) or seed < 0:
         raise UsageError(f"found seed {seed!r}, expected an integer of at least 0")
     if rate is not None and not (
@@ -117,9 +177,10 @@ def _checked(profile: str, requests: int, rate: float | None, seed: int) -> Prof
     return FIGURES[profile]
 
 
-def _stream(seed: int, part: int) -> np.random.Generator:
-    """A generator of its own for each part, so that changing one leaves the others' draws alone."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(part,))))
+def _stream(seed: int, part: int, block: int) -> np.random.Generator:
+    """A generator of its own for each part and block, so that changing one leaves the others' draws alone."""
+    key = (part, block) if block else (part,)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=key)))
 
 
 def _is_integer(value: object) -> bool:

@@ -6,7 +6,7 @@ cannot use never get this far: readers count them in `set_aside` by reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -123,6 +123,30 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "set_aside": dict(self.set_aside)}  # a read-only view is not to be pickled
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, set_aside=MappingProxyType(state["set_aside"]))  # type: ignore[arg-type]
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether it says when requests came."""
+        return self.arrival_seconds is not None
+
+    @property
+    def has_hash_ids(self) -> bool:
+        """Whether it says what prompts hold."""
+        return self.hash_ids is not None
+
+    def whole(self) -> Trace:
+        """Itself, for those who take streams too."""
+        return self
+
+    def chunks(self) -> Iterator[Trace]:
+        """The whole of it at once, for those who take streams too (see `trace.stream`)."""
+        yield self
 
     @property
     def span_seconds(self) -> float:

@@ -16,10 +16,11 @@ from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, default_ladders
-from ladder_opt.occupancy import replay as replay_module
+from ladder_opt.occupancy import engine_run
 from ladder_opt.occupancy.plain import simulate_plain
-from ladder_opt.occupancy.replay import BEYOND_KV_POOL, Replay, simulate, step_seconds_by_size
+from ladder_opt.occupancy.replay import Replay, simulate, step_seconds_by_size
 from ladder_opt.occupancy.scheduling import Scheduling
+from ladder_opt.occupancy.shares import BEYOND_KV_POOL
 from ladder_opt.trace.read import read_trace
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN, HashIds, Trace
 
@@ -150,7 +151,7 @@ def test_event_loop_equals_step_loop(
         trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence, stepwise=True
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_module, "_STEPS_BETWEEN_PROGRESS", steps_at_once)
+        patch.setattr(engine_run, "STEPS_BETWEEN_PROGRESS", steps_at_once)
         events = simulate(trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence)
     assert_same(events, stepwise)
 
