@@ -79,6 +79,7 @@ def replay_text(replay: Replay) -> RenderableType:
         ),
         ("preemptions", f"{replay.preemptions:,}"),
         ("prefill / decode tokens", f"{replay.prefill_tokens:,} / {replay.decode_tokens:,}"),
+        *([("tokens from the prefix cache", f"{replay.cached_tokens:,}")] if replay.cached_tokens else []),
         ("busy / idle", f"{duration_text(replay.busy_seconds)} / {duration_text(replay.idle_seconds)}"),
         ("last request ends after", duration_text(replay.end_seconds)),
     ]

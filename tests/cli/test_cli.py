@@ -498,6 +498,21 @@ def test_scheduling_settings_are_part_of_the_provenance(folder: Path, run: Run) 
     assert plan["num_blocks"][-1] == 16
 
 
+def test_simulate_with_prefix_caching(folder: Path, run: Run) -> None:
+    rows = [
+        {"timestamp": 900_000 * turn, "input_length": 600, "output_length": 4, "hash_ids": [1, 2 + turn % 2]}
+        for turn in range(4)
+    ]
+    Path("turns.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["simulate", "turns.jsonl", *ENGINE, "-o", "s.csv"]
+    assert run(*arguments, "--json").json()["cached_tokens"] == 0
+    # the first 512 tokens of the second turn, of the others all 512 and no full block more
+    assert run(*arguments, "--prefix-caching", "--json").json()["cached_tokens"] == 3 * 512
+    assert "tokens from the prefix cache" in run(*arguments, "--prefix-caching").out
+    err = run("simulate", "trace.csv", *ENGINE, "-o", "s.csv", "--prefix-caching", code=2).err
+    assert "prefix-caching: found a trace without hash_ids" in err
+
+
 def test_scheduling_mistakes_are_one_line(folder: Path, run: Run) -> None:
     arguments = ["simulate", "trace.csv", *ENGINE, "-o", "s.csv"]
     err = run(*arguments, "--num-speculative-tokens", "2", code=2).err
