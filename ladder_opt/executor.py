@@ -1,7 +1,7 @@
 """Where independent work runs: on the cores here, or on a Dask cluster, both through joblib.
 
 Results come back in the order of the tasks, so what is added up in that order does not depend on where it
-ran, nor on how many jobs there were. `docs/design/0011-streams-and-shares.md` says why threads.
+ran, nor on how many jobs there were. `docs/design/0014-streams-and-shares.md` says why threads.
 """
 
 from __future__ import annotations
