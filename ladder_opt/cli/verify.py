@@ -79,7 +79,7 @@ def run(
         raise UsageError(f"{plan_path}: found no variant of batched decode, expected one to compile")
     with progress_bar() as progress:
         tried = None
-        if traces or steps.steps:
+        if traces or steps != StepsOptions():
             traffic = load_traffic(traces, steps, read, load, engine, engine_options=engine_options)
             warn(traffic.notes, label="note")
             warn(traffic.warnings)

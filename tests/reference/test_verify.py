@@ -15,9 +15,10 @@ from ladder_opt.cli import main
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.replay import simulate
 from ladder_opt.plan.plan import write_plan
 from ladder_opt.reference.verify import VerifyOptions, rung_corners, verify_plan
-from tests.plan.plans import make_plan
+from tests.plan.plans import make_cost, make_plan, make_trace
 
 TRACED = VerifyOptions(compiler="eager", num_heads=2, head_size=8)
 
@@ -121,6 +122,29 @@ def test_command_with_a_histogram(plan_path: Path, capsys: pytest.CaptureFixture
     assert run(plan_path, *shape, "--compile-at-most", 1) == 0
     text = capsys.readouterr().out
     assert text.startswith("holds for the 1 variants that were compiled; ")
+
+
+@pytest.mark.vllm
+def test_command_with_a_trace(plan_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every size that the replay of the trace has is built once."""
+    trace = plan_path.with_name("trace.csv")
+    made = make_trace(requests=60)
+    assert made.arrival_seconds is not None
+    rows = zip(made.arrival_seconds, made.prompt_tokens, made.output_tokens, strict=True)
+    lines = [f"{arrival:.6f},{prompt},{output}" for arrival, prompt, output in rows]
+    trace.write_text("\n".join(["arrival,prompt,output", *lines]) + "\n")
+    columns = ("--columns", "arrival=arrival,prompt=prompt,output=output", "--time-unit", "s")
+    cost = plan_path.with_name("cost.json")
+    cost.write_text(json.dumps(make_cost().to_dict()))
+    assert (
+        run(plan_path, trace, *columns, "--cost", cost, "--compiler", "eager", "--head-size", 8, "--json")
+        == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    plan = make_plan()
+    replay = simulate(made, plan.to_engine(), make_cost(), ladders=plan.ladders)
+    assert found["batches_built"] == len(replay.steps) > 10
+    assert found["batches_per_sequence"] == int((replay.steps.num_seqs < 4).sum())
 
 
 @pytest.mark.vllm
