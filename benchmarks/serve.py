@@ -84,6 +84,8 @@ class Contender:
         ladders: what it is to load.
         predicted_seconds: attention seconds of a mean decode step, by the replay.
         token_seconds: time per output token, each round.
+        cpu_seconds: CPU time of the worker per output token, each round: what other work on the machine
+            disturbs least.
         report: the worker's report after the last round.
     """
 
@@ -91,6 +93,7 @@ class Contender:
     ladders: Ladders
     predicted_seconds: float
     token_seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
 
 
@@ -120,9 +123,9 @@ def measure(bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measured:
     for run in range(runs):
         for at, (batch, query) in enumerate(batches):
             assert batch is not None
-            began = time.perf_counter()
+            began = time.thread_time()  # one thread computes; other work on the machine does not count
             kernels.run(batch, layer, query, pages)
-            seconds[run, at] = time.perf_counter() - began
+            seconds[run, at] = time.thread_time() - began
     step = np.median(seconds, axis=0) * MODEL["num_hidden_layers"]
     chunks = np.array([variant.num_chunks for variant in recording.variants])
     gathers = chunks * [variant.num_seqs * variant.blocks_per_chunk for variant in recording.variants]
@@ -249,7 +252,10 @@ def run(
             servers[-1].complete(Request((3, 4, 5), 4))  # the first request of all pays for much
         for number in range(rounds):
             for contender, server in zip(contenders, servers, strict=True):
+                before = server.report()["cpu_seconds"]
                 contender.token_seconds.append(play(server, trace, number))
+                spent = server.report()["cpu_seconds"] - before
+                contender.cpu_seconds.append(spent / int(trace.output_tokens.sum()))
                 if progress:
                     print(f"round {number + 1}, {contender.name}: {contender.token_seconds[-1] * 1e3:.1f} ms")
         for contender, server in zip(contenders, servers, strict=True):
@@ -263,9 +269,8 @@ def rows(contenders: Sequence[Contender]) -> list[dict[str, str]]:
     other = statistics.median(default.token_seconds) - default.predicted_seconds
     table = []
     for contender in contenders:
-        ratios = [
-            mine / its for mine, its in zip(contender.token_seconds, default.token_seconds, strict=True)
-        ]
+        ratios = _ratios(contender.token_seconds, default.token_seconds)
+        cpu_ratios = _ratios(contender.cpu_seconds, default.cpu_seconds)
         predicted = (other + contender.predicted_seconds) / (other + default.predicted_seconds)
         table.append(
             {
@@ -280,9 +285,15 @@ def rows(contenders: Sequence[Contender]) -> list[dict[str, str]]:
                 "ratio, predicted": f"{predicted:.3f}",
                 "ratio, measured": f"{statistics.median(ratios):.3f}",
                 "lowest to highest": f"{min(ratios):.3f} to {max(ratios):.3f}",
+                "CPU ms/token": f"{statistics.median(contender.cpu_seconds) * 1e3:.1f}",
+                "ratio of CPU": f"{statistics.median(cpu_ratios):.3f}",
             }
         )
     return table
+
+
+def _ratios(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(these, those, strict=True)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ compiled kernels, and what is left (prefills, and decodes that are too few for a
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ class Runtime:
             "unrecorded": sum(kernels.unrecorded.values()),
             "dispatched": dict(self.dispatched),
             "per_sequence_steps": self.per_sequence,
+            "cpu_seconds": time.process_time(),
         }
 
 
@@ -269,9 +271,18 @@ class ReferenceBackend(AttentionBackend):
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16"]
 
-    @staticmethod
-    def get_supported_kernel_block_sizes() -> list[int | MultipleOf]:
-        """Those of an engine."""
+    engine_block_size: ClassVar[int | None] = None
+    """The engine's, once its worker has said so."""
+
+    @classmethod
+    def get_supported_kernel_block_sizes(cls) -> list[int | MultipleOf]:
+        """The engine's own.
+
+        vLLM gives layers with a sliding window the smallest size that is offered, whatever the engine's is; a
+        plan's rungs would count other blocks then.
+        """
+        if cls.engine_block_size is not None:
+            return [cls.engine_block_size]
         return [MultipleOf(BLOCK_SIZE_GRAIN_TOKENS)]
 
     @staticmethod

@@ -20,6 +20,9 @@ class ReferenceWorker(CPUWorker):
             vllm_config.compilation_config.custom_ops[:] = ["none"]  # they are in the library that is missing
         register_backend(AttentionBackendEnum.CPU_ATTN, BACKEND)
         super().__init__(vllm_config, *args, **kwargs)
+        from ladder_opt.reference.backend import ReferenceBackend  # noqa: PLC0415 - as below
+
+        ReferenceBackend.engine_block_size = vllm_config.cache_config.block_size
 
     def compile_or_warm_up_model(self) -> Any:
         """Warm up as vLLM does, then every variant of batched decode."""
