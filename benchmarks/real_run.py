@@ -26,7 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import common
-from ladder_opt.calibration.request_records import RequestRecords, read_request_records
+from ladder_opt.calibration.request_records import (
+    RequestRecords,
+    read_request_records,
+    with_distinct_prompts,
+)
 from ladder_opt.calibration.server_steps import ServerFit, fit_server_steps
 from ladder_opt.calibration.step_fit import fit_steps
 from ladder_opt.cost.model import CostModel
@@ -34,6 +38,7 @@ from ladder_opt.engine import ServerEngine
 from ladder_opt.errors import InternalError
 from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.occupancy.request_times import FINISH, FIRST_TOKEN, TOTALS, RequestTimes
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.timeline import Timeline
 from ladder_opt.trace.table import Trace
 from ladder_opt.trace.timings import Timings
@@ -51,7 +56,12 @@ DOC = common.REPOSITORY / "docs" / "replay-against-a-server.md"
 FIGURE = common.REPOSITORY / "docs" / "figures" / "real_run.svg"
 BEGIN, END = "<!-- real-run:begin -->", "<!-- real-run:end -->"
 PERCENTILES = (50, 90, 99)
-_FITS = {"all": "fitted to all", "first_half_predicts_rest": "fitted to half, the rest"}
+_FITS = {
+    "all": "fitted to all",
+    "first_half_predicts_rest": "fitted to half, the rest",
+    "without_prefix_caching": "without prefix caching",
+}
+_CACHING, _NO_CACHING = Scheduling(prefix_caching=True), Scheduling()
 _INTERVAL = ("value", "low", "high")
 _BIN = 4  # sequences, of the batch sizes' total variation
 _SHIFTS = np.arange(0.0, 2.0, 0.001)
@@ -88,7 +98,7 @@ def read_run(requests: Path, statistics: Path) -> Run:
     """Read the run and bring it onto one clock."""
     import pandas as pd
 
-    records = read_request_records(requests)
+    records = with_distinct_prompts(read_request_records(requests), block_tokens=SERVER.block_size)
     table = pd.read_csv(io.BytesIO(gzip.decompress(statistics.read_bytes())))
     prompts = table["prompt_throughput"].to_numpy(np.float64)
     first = records.timings.first_token_seconds
@@ -123,9 +133,9 @@ def pool_blocks(kv_cache_pct: NDArray[np.float64]) -> int | None:
     return None
 
 
-def replayed(trace: Trace, cost: CostModel) -> tuple[Replay, Timeline, RequestTimes]:
+def replayed(trace: Trace, cost: CostModel, scheduling: Scheduling) -> tuple[Replay, Timeline, RequestTimes]:
     """The replay, sampled once a second on the statistics' clock."""
-    replay = simulate(trace, SERVER, cost, timeline_seconds=1.0, request_times=True)
+    replay = simulate(trace, SERVER, cost, scheduling=scheduling, timeline_seconds=1.0, request_times=True)
     if replay.timeline is None or replay.request_times is None:
         raise InternalError("the replay lacks what was asked for")
     return replay, replay.timeline, replay.request_times
@@ -195,23 +205,25 @@ def compare(run: Run) -> dict[str, Any]:
     }
     # Past this second only requests of the second half begin.
     cut = int(np.ceil(run.records.timings.first_token_seconds[first_half].max()))
-    for name, used, judged, first in (
-        ("all", everything, everything, 0),
-        ("first_half_predicts_rest", first_half, ~first_half, cut),
+    for name, used, judged, first, scheduling in (
+        ("all", everything, everything, 0, _CACHING),
+        ("first_half_predicts_rest", first_half, ~first_half, cut, _CACHING),
+        ("without_prefix_caching", everything, everything, 0, _NO_CACHING),
     ):
-        fit = fit_server_steps([run.records], SERVER, used=[used])
-        replay, timeline, times = replayed(run.records.trace, fit.cost)
+        fit = fit_server_steps([run.records], SERVER, used=[used], scheduling=scheduling)
+        replay, timeline, times = replayed(run.records.trace, fit.cost, scheduling)
         results[name] = {
             "parameters": _parameters(fit),
             "occupancy": occupancy_errors(run.statistics, timeline, first),
             "latency": latency_errors(run.records, times, judged),
             "preemptions": replay.preemptions,
             "prefill_tokens": replay.prefill_tokens,
+            "cached_tokens": replay.cached_tokens,
             "prompt_tokens": int(run.records.trace.prompt_tokens.sum()),
             "end_seconds": replay.end_seconds,
             "timeline": timeline,
         }
-        if used is everything:
+        if scheduling is _NO_CACHING:
             results["prefill_split"] = prefill_split(run, fit.cost)
             results["full_step_seconds"] = full_step_seconds(run)
     results["measured_end_seconds"] = float(run.records.timings.last_token_seconds.max())
@@ -227,10 +239,10 @@ def full_step_seconds(run: Run) -> float:
 def prefill_split(run: Run, cost: CostModel) -> dict[str, dict[str, float]]:
     """Seconds of a prompt's token computed for the first time, and of one that the replay computes again.
 
-    After a preemption the replay computes all of a sequence again; a server with prefix caching computes what
-    has left its cache. The second price over the first is the share that it did.
+    Without prefix caching: after a preemption the replay computes all of a sequence again; a server with
+    prefix caching computes what has left its cache. The second price over the first is the share that it did.
     """
-    _, _, times = replayed(run.records.trace, cost)
+    _, _, times = replayed(run.records.trace, cost, _NO_CACHING)
     steps, prefill = TOTALS.index("steps"), TOTALS.index("prefill_tokens")
     begun = times.totals[FIRST_TOKEN][:, steps]
     order = np.argsort(begun)
@@ -357,14 +369,14 @@ def summary(run: Run, results: dict[str, Any]) -> list[str]:
     for name, label in _FITS.items():
         lines.append(f"{label}: {_parameter_text(results[name]['parameters'])}")
     lines.append(
-        f"the replay preempts {one['preemptions']} times and computes {one['prefill_tokens']:,} prefill "
-        f"tokens for {one['prompt_tokens']:,} of prompts; it ends at {one['end_seconds']:.1f} s, the server "
+        f"the replay preempts {one['preemptions']} times, computes {one['prefill_tokens']:,} prefill tokens for "
+        f"{one['prompt_tokens']:,} of prompts and finds {one['cached_tokens']:,} cached; it ends at {one['end_seconds']:.1f} s, the server "
         f"at {results['measured_end_seconds']:.1f} s"
     )
     lines.append(
-        f"prefill priced apart: {prices[0]} for a token computed for the first time, {prices[1]} for one "
-        f"that the replay computes again; {SERVER.max_num_batched_tokens} tokens of prompts in a step took "
-        f"the server {results['full_step_seconds']:.3f} s"
+        f"without prefix caching, prefill priced apart: {prices[0]} for a token computed for the first time, "
+        f"{prices[1]} for one that the replay computes again; {SERVER.max_num_batched_tokens} tokens of prompts "
+        f"in a step took the server {results['full_step_seconds']:.3f} s"
     )
     return lines
 
@@ -399,7 +411,7 @@ def main(arguments: list[str] | None = None) -> int:
         DOC.write_text(common.between(DOC.read_text(encoding="utf-8"), BEGIN, END, body), encoding="utf-8")
     if options.figure is not None:
         figure(run, results, options.figure)
-    for name in ("all", "first_half_predicts_rest"):
+    for name in _FITS:
         del results[name]["timeline"]
     common.write_json(options.json, "real_run", results)
     return 0

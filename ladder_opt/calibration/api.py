@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ladder_opt.calibration.kinds import KINDS
-from ladder_opt.calibration.result import Calibration
+from ladder_opt.calibration.result import Calibration, CalibrationOptions
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 
 
 def calibrate(
-    paths: str | Path | Sequence[str | Path], engine: Engine, *, name: str = "calibrated"
+    paths: str | Path | Sequence[str | Path],
+    engine: Engine,
+    *,
+    name: str = "calibrated",
+    prefix_caching: bool = False,
 ) -> Calibration:
     """Fit a cost model to measurements of a server.
 
@@ -20,6 +24,7 @@ def calibrate(
         paths: files of one kind, see `ladder_opt.calibration.kinds.KINDS`.
         engine: the limits of the engine that was measured.
         name: of the cost model.
+        prefix_caching: the server caches prefixes, see `CalibrationOptions`.
 
     Raises:
         UsageError: no file.
@@ -43,4 +48,5 @@ def calibrate(
             raise InputError(
                 f"{kind.name} beside {kinds[0].name} in {files[0]}", "files of one kind", path=path
             )
-    return kinds[0].calibrate(files, engine, name)
+    options = CalibrationOptions(name=name, prefix_caching=prefix_caching)
+    return kinds[0].calibrate(files, engine, options)

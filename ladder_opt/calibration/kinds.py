@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder_opt.calibration.result import Calibration
+from ladder_opt.calibration.result import Calibration, CalibrationOptions
 from ladder_opt.calibration.server_records import calibrate_request_records
 from ladder_opt.engine import Engine
 from ladder_opt.trace.read import TIMED_FORMATS, holds_timings
@@ -24,13 +24,13 @@ class Kind:
         name: short.
         description: what a message says that calibrate accepts.
         recognises: whether a file is of this kind; a look at its names, not at its values.
-        calibrate: from files of this kind, the engine's limits and a name to a cost model.
+        calibrate: from files of this kind, the engine's limits and options to a cost model.
     """
 
     name: str
     description: str
     recognises: Callable[[Path], bool]
-    calibrate: Callable[[Sequence[Path], Engine, str], Calibration]
+    calibrate: Callable[[Sequence[Path], Engine, CalibrationOptions], Calibration]
 
 
 KINDS: tuple[Kind, ...] = (

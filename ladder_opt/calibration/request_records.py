@@ -13,7 +13,7 @@ from ladder_opt.errors import InputError
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.shares import fits
 from ladder_opt.trace.read import read_timed_trace
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.table import HashIds, Trace
 from ladder_opt.trace.timings import Timings
 
 WITHOUT_TIMINGS = "without_timings"
@@ -74,6 +74,20 @@ def request_records(trace: Trace, timings: Timings, *, path: str | Path | None =
     trace = replace(trace, arrival_seconds=None).take(order)  # the engine's order may not be the arrivals'
     trace = replace(trace, arrival_seconds=np.maximum(timings.queued_seconds, 0.0))
     return RequestRecords(trace, timings)
+
+
+def with_distinct_prompts(records: RequestRecords, *, block_tokens: int) -> RequestRecords:
+    """The records with `hash_ids` that no two prompts share, for a replay with prefix caching.
+
+    What a prefix cache then finds is a preempted request's own blocks. Prompts that really share a prefix are
+    computed as if they did not.
+    """
+    if records.trace.has_hash_ids:
+        return records
+    blocks = -(-records.trace.prompt_tokens // block_tokens)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(blocks)])
+    ids = HashIds(block_tokens, offsets, np.arange(offsets[-1]))
+    return RequestRecords(replace(records.trace, hash_ids=ids), records.timings)
 
 
 def that_fit(records: RequestRecords, engine: Engine, *, path: str | Path | None = None) -> RequestRecords:

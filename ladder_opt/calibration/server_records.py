@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ladder_opt.calibration.request_records import RequestRecords, read_request_records, that_fit
-from ladder_opt.calibration.result import Calibration
+from ladder_opt.calibration.request_records import (
+    RequestRecords,
+    read_request_records,
+    that_fit,
+    with_distinct_prompts,
+)
+from ladder_opt.calibration.result import Calibration, CalibrationOptions
 from ladder_opt.calibration.server_steps import ServerFit, fit_server_steps
 from ladder_opt.calibration.step_fit import StepFit, Term
 from ladder_opt.engine import Engine, ServerEngine
+from ladder_opt.occupancy.scheduling import Scheduling
 
 _REPRODUCED_SHARE = 0.05  # of a request's mean time; a run reproduced well is off by 1 to 2 percent
 NO_PLANS = (
@@ -28,13 +34,15 @@ _KEYS = {
 }
 
 
-def calibrate_request_records(paths: Sequence[Path], engine: Engine, name: str) -> Calibration:
+def calibrate_request_records(
+    paths: Sequence[Path], engine: Engine, options: CalibrationOptions
+) -> Calibration:
     """Fit a server's step seconds to the records of its runs, one file a run.
 
     Args:
         paths: the files.
         engine: the server's limits; whatever `min_batched_seqs` says, no step is taken to be padded.
-        name: of the cost model.
+        options: name, and whether the server caches prefixes.
 
     Raises:
         InputError: a file that cannot be used, or was not made under these limits.
@@ -42,10 +50,15 @@ def calibrate_request_records(paths: Sequence[Path], engine: Engine, name: str) 
     limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
     server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
     runs = [that_fit(read_request_records(path), server, path=path) for path in paths]
-    found = fit_server_steps(runs, server, name=name)
+    scheduling = Scheduling(prefix_caching=options.prefix_caching)
+    if options.prefix_caching:
+        runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
+    found = fit_server_steps(runs, server, name=options.name, scheduling=scheduling)
     warnings = (*found.steps.warnings(), *_reproduced(runs, server, found), NO_PLANS)
     return Calibration(
-        cost=found.cost.model_copy(update={"fit": _fit_part(runs, server, found, warnings)}),
+        cost=found.cost.model_copy(
+            update={"fit": _fit_part(runs, server, found, warnings) | {"scheduling": asdict(scheduling)}}
+        ),
         warnings=warnings,
         notes=tuple(note for run in runs for note in _notes(run)),
     )
@@ -60,8 +73,8 @@ def _reproduced(runs: Sequence[RequestRecords], engine: ServerEngine, found: Ser
     pool = " (num_kv_blocks is not given: the pool is never short)" if engine.num_kv_blocks is None else ""
     line = (
         f"the replay's last tokens are off by {found.last_token_error_seconds:.3g} s where a request took "
-        f"{mean:.3g} s: these are not the server's limits{pool}, or it does what the replay does not, such "
-        "as prefix caching; the fit means little"
+        f"{mean:.3g} s: these are not the server's limits{pool}, or it does what the replay does not (was "
+        "it told of prefix caching?); the fit means little"
     )
     return (line,)
 

@@ -30,6 +30,7 @@ from ladder_opt.engine import ServerEngine
 from ladder_opt.errors import InputError, InternalError
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.occupancy.request_times import FINISH, FIRST_TOKEN, TOTALS, RequestTimes
+from ladder_opt.occupancy.scheduling import Scheduling
 
 KERNEL = "per_block"  # whose gathers are sequences x blocks, the nearest to "every sequence its own blocks"
 WORK = ("per_seq", "per_block", "per_prefill_token")
@@ -80,6 +81,7 @@ def fit_server_steps(
     *,
     name: str = "calibrated",
     used: Sequence[NDArray[np.bool_]] | None = None,
+    scheduling: Scheduling | None = None,
     seed: int = 0,
 ) -> ServerFit:
     """Fit the step seconds of one server to its runs.
@@ -89,6 +91,7 @@ def fit_server_steps(
         engine: the server's limits, its KV pool above all.
         name: of the cost model.
         used: for each run the requests whose timings count, (requests,); all are replayed. Default: all.
+        scheduling: the server's settings besides the limits; prefix caching needs `hash_ids` in the traces.
         seed: of the bootstrap.
 
     Raises:
@@ -106,7 +109,7 @@ def fit_server_steps(
     outputs = np.concatenate([run.trace.output_tokens for run in runs])
     base = float(np.percentile(measured[several] / (outputs[several] - 1), 10))
     cost = server_cost(name, base=base)
-    times = [_replayed(run, engine, cost) for run in runs]
+    times = [_replayed(run, engine, cost, scheduling) for run in runs]
     best, best_rows, errors = cost, None, (np.inf, np.inf)
     before = np.zeros(1 + len(WORK))
     rounds = 0
@@ -117,7 +120,7 @@ def fit_server_steps(
         fit = fit_steps(*rows, WORK, bootstraps=0)
         theta = np.array([term.seconds for term in fit.terms])
         cost = server_cost(name, **{term.name: term.seconds for term in fit.terms})
-        times = [_replayed(run, engine, cost) for run in runs]
+        times = [_replayed(run, engine, cost, scheduling) for run in runs]
         found = _errors(runs, times, chosen)
         if best_rows is None or sum(found) < sum(errors):
             best, best_rows, errors = cost, rows, found
@@ -129,8 +132,10 @@ def fit_server_steps(
     return ServerFit(best, fit_steps(*best_rows, WORK, seed=seed), rounds, *errors)
 
 
-def _replayed(run: RequestRecords, engine: ServerEngine, cost: CostModel) -> RequestTimes:
-    times = simulate(run.trace, engine, cost, request_times=True).request_times
+def _replayed(
+    run: RequestRecords, engine: ServerEngine, cost: CostModel, scheduling: Scheduling | None
+) -> RequestTimes:
+    times = simulate(run.trace, engine, cost, scheduling=scheduling, request_times=True).request_times
     if times is None:
         raise InternalError("the replay gave no request times")
     return times

@@ -22,6 +22,14 @@ def run(
         list[Path], typer.Argument(metavar="MEASUREMENTS...", help="Per-request records of a server's runs.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The cost model: COST.json.")],
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-caching",
+            help="The server caches prefixes, as vllm serve does by default; prompts are taken as distinct "
+            "where the records do not say what they hold.",
+        ),
+    ] = False,
     name: Annotated[str, typer.Option("--name", help="Name of the cost model.")] = "calibrated",
     strict: Annotated[
         bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
@@ -39,7 +47,8 @@ def run(
         )
     from ladder_opt.calibration.api import calibrate  # noqa: PLC0415  (slow to import)
 
-    found = calibrate(measurements, engine_options.engine(kind=ServerEngine), name=name)
+    engine = engine_options.engine(kind=ServerEngine)
+    found = calibrate(measurements, engine, name=name, prefix_caching=prefix_caching)
     write_text(output, json.dumps(found.cost.to_dict(), indent=2, allow_nan=False) + "\n")
     warn(found.notes, label="note")
     warn(found.warnings)

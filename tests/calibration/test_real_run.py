@@ -31,8 +31,9 @@ def test_the_replay_does_what_the_server_did(shared_dir: Path, tmp_path: Path) -
     results = real_run.compare(run)
     assert results["pool_blocks_from_kv_cache_pct"] == real_run.SERVER.usable_kv_blocks == 2587
     for name, running, waiting, first_token in (
-        ("all", 2.5, 4.0, 3.0),
-        ("first_half_predicts_rest", 3.5, 5.0, 4.0),
+        ("all", 2.0, 3.5, 2.5),
+        ("first_half_predicts_rest", 3.0, 4.5, 3.5),
+        ("without_prefix_caching", 2.5, 4.0, 3.0),
     ):
         occupancy, latency = results[name]["occupancy"], results[name]["latency"]
         assert occupancy["running_mean_absolute_error"] < running  # of some 30
@@ -48,6 +49,12 @@ def test_the_replay_does_what_the_server_did(shared_dir: Path, tmp_path: Path) -
     parameters = results["all"]["parameters"]
     assert 0.012 < parameters["base"]["value"] < 0.025
     assert 5e-5 < parameters["per_prefill_token"]["value"] < 1.2e-4
+    # One price covers a full step of prompts, now that recomputing costs what it cost the server.
+    one = results["all"]["parameters"]["per_prefill_token"]
+    full = (
+        results["full_step_seconds"] - parameters["base"]["value"]
+    ) / real_run.SERVER.max_num_batched_tokens
+    assert one["low"] < full < one["high"]
     split = results["prefill_split"]
     assert split["per_recomputed_token"]["high"] < split["per_first_time_token"]["value"]
     real_run.figure(run, results, tmp_path / "run.svg")
