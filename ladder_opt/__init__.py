@@ -19,18 +19,24 @@ from ladder_opt._version import __version__
 
 if TYPE_CHECKING:
     from ladder_opt.bucketer.bucketer import Bucketer
+    from ladder_opt.calibration.api import calibrate
+    from ladder_opt.calibration.request_records import RequestRecords, read_request_records
+    from ladder_opt.calibration.result import Calibration
+    from ladder_opt.calibration.server_steps import fit_server_steps, server_cost
     from ladder_opt.cost.model import CostModel, read_cost_model
-    from ladder_opt.engine import Engine
+    from ladder_opt.engine import Engine, ServerEngine
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
     from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.record_file import read_recorded_steps
     from ladder_opt.occupancy.replay import Replay, simulate
+    from ladder_opt.occupancy.request_times import RequestTimes
     from ladder_opt.occupancy.scheduling import Scheduling
     from ladder_opt.occupancy.sequences import SequenceHistogram
     from ladder_opt.occupancy.sequences_file import read_sequences, write_sequences
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
+    from ladder_opt.occupancy.timeline import Timeline
     from ladder_opt.plan.export import export_plan
     from ladder_opt.plan.frontier import Frontier, frontier
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Bucketer": "bucketer.bucketer",
+    "Calibration": "calibration.result",
     "CostModel": "cost.model",
     "Engine": "engine",
     "Executor": "executor",
@@ -69,19 +76,25 @@ _MODULE_OF = {
     "ReplayOptions": "plan.options",
     "RobustResult": "solve.robust",
     "Scheduling": "occupancy.scheduling",
+    "RequestRecords": "calibration.request_records",
+    "RequestTimes": "occupancy.request_times",
     "SequenceHistogram": "occupancy.sequences",
+    "ServerEngine": "engine",
     "SolveError": "errors",
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
+    "Timeline": "occupancy.timeline",
     "Trace": "trace.table",
     "TraceStream": "trace.stream",
     "UsageError": "errors",
     "Verification": "reference.verify",
     "VerifyOptions": "reference.verify",
     "Workload": "solve.robust",
+    "calibrate": "calibration.api",
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
+    "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
@@ -89,10 +102,12 @@ _MODULE_OF = {
     "read_cost_model": "cost.model",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
+    "read_request_records": "calibration.request_records",
     "read_sequences": "occupancy.sequences_file",
     "read_steps": "occupancy.steps_file",
     "read_trace": "trace.read",
     "resolve_plan": "plan.resolve",
+    "server_cost": "calibration.server_steps",
     "simulate": "occupancy.replay",
     "solve_ladders": "solve.api",
     "solve_robust": "solve.robust",

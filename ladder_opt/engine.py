@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import read_text
@@ -37,6 +37,8 @@ class Engine:
     num_kv_blocks: int | None = None
     min_batched_seqs: int = 4
 
+    block_size_grain_tokens: ClassVar[int] = BLOCK_SIZE_GRAIN_TOKENS
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -46,9 +48,9 @@ class Engine:
                 raise UsageError(f"{field.name}: found {value!r}, expected a whole number")
             if not 1 <= value < _LARGEST_LIMIT:
                 raise UsageError(f"{field.name}: found {value}, expected 1 to {_LARGEST_LIMIT - 1}")
-        if self.block_size % BLOCK_SIZE_GRAIN_TOKENS:
+        if self.block_size % self.block_size_grain_tokens:
             raise UsageError(
-                f"block_size: found {self.block_size}, expected a multiple of {BLOCK_SIZE_GRAIN_TOKENS}"
+                f"block_size: found {self.block_size}, expected a multiple of {self.block_size_grain_tokens}"
             )
         cells = self.max_num_seqs * self.max_num_blocks
         if cells > _MAX_CELLS:
@@ -104,6 +106,21 @@ class Engine:
             name, _, rest = str(error).partition(": found ")
             found, _, expected = rest.partition(", expected ")
             raise InputError(found, expected, path=path, column=f"engine.{name}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerEngine(Engine):
+    """Limits of a server that pads nothing, such as one on GPUs: to replay and calibrate, not to plan for.
+
+    Blocks may have any size (vLLM's default there is 16 tokens), and no step is batched to a rung, whatever
+    `min_batched_seqs` says: the replay prices every step by its own sequences and blocks.
+    """
+
+    block_size_grain_tokens: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "min_batched_seqs", self.max_num_seqs + 1)
 
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}

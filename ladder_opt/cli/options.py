@@ -118,8 +118,8 @@ class EngineOptions:
             return SchedulingFile({}, ())
         return read_scheduling_settings(self.engine_file)
 
-    def engine(self, base: Engine | None = None) -> Engine:
-        """The engine: defaults (or `base`), then the file, then the options."""
+    def engine(self, base: Engine | None = None, *, kind: type[Engine] = Engine) -> Engine:
+        """The engine: defaults (or `base`), then the file, then the options; of the kind asked for."""
         settings: dict[str, Any] = base.to_dict() if base else {}
         if self.engine_file is not None:
             settings |= read_engine_settings(self.engine_file)
@@ -128,7 +128,7 @@ class EngineOptions:
             if value is not None:
                 settings[field.name] = _kv_blocks(value) if field.name == "num_kv_blocks" else value
         try:
-            return Engine(**settings)
+            return kind(**settings)
         except UsageError as error:
             if self.engine_file is None:
                 raise

@@ -10,7 +10,8 @@ grid, and only its sizes are then candidates for rungs. A step table gives whole
 compile table gives whole variants (all graphs included); rows of one variant are averaged.
 
 In the replay, a step below min_batched_seqs decoding sequences takes `base` plus `per_sequence_gather`
-for each of the sequences' own blocks, and every step `per_prefill_token` for each prefill token.
+for each of the sequences' own blocks and `replay_seconds.per_seq` for each sequence, and every step
+`per_prefill_token` for each prefill token.
 """
 
 from __future__ import annotations
@@ -63,10 +64,15 @@ class CompileSeconds(_Part):
 
 
 class ReplaySeconds(_Part):
-    """Terms that only the replay needs: they cost the same under any ladder."""
+    """Terms that only the replay needs: they cost the same under any ladder.
+
+    `per_seq` is what a decode adds to a step that is not batched, as `step_seconds.per_seq` is in one that
+    is.
+    """
 
     per_sequence_gather: Seconds = 0.0
     per_prefill_token: Seconds = 0.0
+    per_seq: Seconds = 0.0
 
 
 class PerSequence(_Part):
@@ -220,7 +226,10 @@ class CostModel(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """The file's JSON object; absent optional parts are left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if not self.replay_seconds.per_seq:  # a term added later: files without it keep their digest
+            del data["replay_seconds"]["per_seq"]
+        return data
 
     def sha256(self) -> str:
         """Digest of the model's content, whatever its file's spacing or key order."""

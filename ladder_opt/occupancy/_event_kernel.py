@@ -30,9 +30,12 @@ from ladder_opt.occupancy._step_kernel import (
     BLOCK_SIZE,
     BUSY,
     CONCURRENCY,
+    DECODE_BLOCKS,
     DECODE_TOKENS,
     DONE,
+    FINISH,
     FINISHED,
+    FIRST_TOKEN,
     FREE,
     IDLE,
     MAX_NUM_SEQS,
@@ -46,9 +49,12 @@ from ladder_opt.occupancy._step_kernel import (
     PREFILL_TOKENS,
     RESERVE,
     RUNNING,
+    SCHEDULED,
     STARVED,
     STEPS,
     STUCK,
+    UNTIL,
+    mark,
 )
 from ladder_opt.occupancy._step_kernel import advance as _step_by_step
 
@@ -137,6 +143,7 @@ def advance(
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
+    marks: NDArray[np.float64] | None,
     no_pool: Pool,
     max_steps: int,
 ) -> int:
@@ -151,6 +158,7 @@ def advance(
     nothing = np.empty(0, np.int64)  # what only the step loop can do
     start = np.empty(max_num_seqs, np.int64)
     finish = np.empty(max_num_seqs, np.int64)
+    at_once = np.empty(max_num_seqs, np.int64)  # whose first token is the last
     crossings = np.zeros(block_size, np.int64)
     num_preempted = state[PREEMPTED]
     next_new = state[NEXT]
@@ -172,11 +180,15 @@ def advance(
         if done == requests:
             status = FINISHED
             break
+        if now >= clock[UNTIL]:
+            break
         if concurrency > 0:
             arrived = min(requests, done + concurrency)
         else:
             idle = num_decodes == 0 and prefilling < 0 and num_preempted == 0 and next_new == arrived
             if idle and arrival[arrived] > now:
+                if arrival[arrived] > clock[UNTIL]:
+                    break
                 clock[IDLE] += arrival[arrived] - now
                 now = arrival[arrived]
             while arrived < requests and arrival[arrived] <= now:
@@ -219,6 +231,7 @@ def advance(
                 steps,
                 real_blocks,
                 sequences,
+                marks,
                 nothing,
                 nothing,
                 nothing,
@@ -260,11 +273,12 @@ def advance(
             if num_decodes >= min_batched:
                 step = batched_seconds[num_decodes, longest]
             else:
-                step += seconds[1] * own_blocks
+                step += seconds[1] * own_blocks + seconds[3] * num_decodes
             # A waiting request that was not admitted now is not before a finish: free blocks only get fewer.
             watched = np.inf
             if concurrency == 0 and not waiting and arrived < requests and num_running < max_num_seqs:
                 watched = arrival[arrived]
+            watched = min(watched, clock[UNTIL])
             began = tick
             until = min(next_finish, tick + left)
             while True:
@@ -280,6 +294,7 @@ def advance(
             left -= count
             state[STEPS] += count
             state[DECODE_TOKENS] += count * num_decodes
+            state[DECODE_BLOCKS] += count * own_blocks
             steps[num_decodes, longest] += count
             real_blocks[num_decodes, longest] += count * own_blocks
             if sequences is not None and num_decodes < min_batched:
@@ -291,6 +306,7 @@ def advance(
             step_blocks = own_blocks
             count = num_decodes
             leaving = 0
+            num_at_once = 0
             scheduled = num_decodes
             if tokens > 0:
                 request = prefilling
@@ -312,6 +328,8 @@ def advance(
                     known[request] += 1
                     if before + tokens >= prompt[request] + output[request] - 1:
                         leaving += held
+                        at_once[num_at_once] = request
+                        num_at_once += 1
                         blocks[request] = 0
                         done += 1
                     else:
@@ -332,6 +350,8 @@ def advance(
                 scheduled += 1
                 if sequences is not None:
                     sequences[wanted, tokens] += 1
+                if marks is not None:
+                    mark(marks, SCHEDULED, request, now, busy, state)
                 if num_preempted > 0:
                     num_preempted -= 1
                 else:
@@ -342,6 +362,8 @@ def advance(
                 known[request] += 1
                 if tokens >= prompt[request] + output[request] - 1:
                     leaving += wanted
+                    at_once[num_at_once] = request
+                    num_at_once += 1
                     blocks[request] = 0
                     done += 1
                 else:
@@ -355,7 +377,7 @@ def advance(
             if decodes >= min_batched:
                 step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
             else:
-                step += seconds[1] * step_blocks
+                step += seconds[1] * step_blocks + seconds[3] * decodes
                 if sequences is not None:
                     for index in range(num_decodes):
                         sequences[(tick + 1 - start[index] + block_size - 1) // block_size, 1] += 1
@@ -368,12 +390,19 @@ def advance(
             state[STEPS] += 1
             state[PREFILL_TOKENS] += prefill_tokens
             state[DECODE_TOKENS] += decodes
+            state[DECODE_BLOCKS] += step_blocks
             if decodes > 0:
                 steps[decodes, longest] += 1
                 real_blocks[decodes, longest] += step_blocks
             else:
                 state[PREFILL_ONLY] += 1
             free += leaving
+            if marks is not None:
+                for index in range(num_at_once):
+                    mark(marks, FIRST_TOKEN, at_once[index], now, busy, state)
+                    mark(marks, FINISH, at_once[index], now, busy, state)
+                for index in range(num_decodes, count):
+                    mark(marks, FIRST_TOKEN, running[index], now, busy, state)
             for index in range(num_decodes, count):
                 request = running[index]
                 start[index] = tick - computed[request]
@@ -395,6 +424,8 @@ def advance(
                     own_blocks -= held
                     crossings[start[index] % block_size] -= 1
                     done += 1
+                    if marks is not None:
+                        mark(marks, FINISH, running[index], now, busy, state)
                 else:
                     running[kept] = running[index]
                     start[kept] = start[index]

@@ -42,10 +42,22 @@ from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, exten
     PREFILL_TOKENS,
     DECODE_TOKENS,
     WHOLE,  # requests all of whose sequences have finished
+    DECODE_BLOCKS,  # blocks of the decodes, summed over steps
     INTEGER_SLOTS,
-) = range(13)
-# Slots of the float state, in seconds.
-NOW, BUSY, IDLE, FLOAT_SLOTS = range(4)
+) = range(14)
+# Slots of the float state, in seconds. The loop pauses once NOW reaches UNTIL, or would jump past it idle.
+NOW, BUSY, IDLE, UNTIL, FLOAT_SLOTS = range(5)
+# What is marked of each request, and what a mark holds: the clock and the totals so far.
+SCHEDULED, FIRST_TOKEN, FINISH, MARK_KINDS = range(4)
+(
+    MARK_NOW,
+    MARK_BUSY,
+    MARK_STEPS,
+    MARK_DECODE_TOKENS,
+    MARK_DECODE_BLOCKS,
+    MARK_PREFILL_TOKENS,
+    MARK_VALUES,
+) = range(7)
 # What the loop returned for.
 FINISHED, PAUSED, STUCK, STARVED = range(4)
 
@@ -89,6 +101,26 @@ def _lowest_priority(
 
 
 @njit(cache=True, nogil=True)
+def mark(
+    marks: NDArray[np.float64],
+    kind: int,
+    request: int,
+    now: float,
+    busy: float,
+    state: NDArray[np.int64],
+) -> None:
+    """Write the clock and the totals down where a request comes to `kind` for the first time."""
+    values = marks[kind, request]
+    if np.isnan(values[MARK_NOW]):
+        values[MARK_NOW] = now
+        values[MARK_BUSY] = busy
+        values[MARK_STEPS] = state[STEPS]
+        values[MARK_DECODE_TOKENS] = state[DECODE_TOKENS]
+        values[MARK_DECODE_BLOCKS] = state[DECODE_BLOCKS]
+        values[MARK_PREFILL_TOKENS] = state[PREFILL_TOKENS]
+
+
+@njit(cache=True, nogil=True)
 def advance(
     arrival: NDArray[np.float64],
     prompt: NDArray[np.int64],
@@ -106,6 +138,7 @@ def advance(
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
+    marks: NDArray[np.float64] | None,
     rank: NDArray[np.int64],
     of_rank: NDArray[np.int64],
     dropped: NDArray[np.int64],
@@ -124,7 +157,7 @@ def advance(
         prompt: (requests,) prompt tokens.
         output: (requests,) output tokens.
         limits: integer slots above.
-        seconds: base, per_sequence_gather, per_prefill_token.
+        seconds: base, per_sequence_gather, per_prefill_token, per_seq of steps that are not batched.
         batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), seconds of a batched step by its size.
         computed: (requests,) tokens whose KV is in the pool. Modified in place.
         known: (requests,) prompt tokens plus tokens sampled so far. Modified in place.
@@ -138,6 +171,7 @@ def advance(
         real_blocks: the same shape, sum of the decodes' own blocks. Modified in place.
         sequences: (max_num_blocks + 1, longest query + 1) calls of the per-sequence path by size, modified in
             place; None where nobody asked.
+        marks: (MARK_KINDS, requests, MARK_VALUES), NaN until marked, modified in place; or None likewise.
         rank: (requests,) place of each in the order of priority and arrival; empty: first come, first served.
         of_rank: (requests,) the request of each rank.
         dropped: (requests,) leading blocks that left the sliding window and were given back, modified in
@@ -172,11 +206,15 @@ def advance(
         if done == requests:
             status = FINISHED
             break
+        if now >= clock[UNTIL]:
+            break
         if concurrency > 0:
             complete = state[WHOLE] if fans_out else done
             arrived = min(requests, (complete + concurrency) * children)
         else:
             if num_running == 0 and num_preempted == 0 and next_new == arrived and arrival[arrived] > now:
+                if arrival[arrived] > clock[UNTIL]:
+                    break
                 clock[IDLE] += arrival[arrived] - now
                 now = arrival[arrived]
             while arrived < requests and arrival[arrived] <= now:
@@ -274,6 +312,8 @@ def advance(
                     extend(pool, request, hits, wanted, before + tokens, block_size)
                     pool.hits[0] += before
                 budget -= tokens
+                if marks is not None:
+                    mark(marks, SCHEDULED, request, now, busy, state)
                 if by_priority:
                     pop(preempted, num_preempted)
                 if num_preempted > 0:
@@ -320,7 +360,7 @@ def advance(
         if decodes >= min_batched:
             step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
         else:
-            step += seconds[1] * own_blocks
+            step += seconds[1] * own_blocks + seconds[3] * decodes
             if sequences is not None:
                 for index in range(decodes):
                     sequences[few_blocks[index], 1] += 1
@@ -329,11 +369,19 @@ def advance(
         state[STEPS] += 1
         state[PREFILL_TOKENS] += prefill_tokens
         state[DECODE_TOKENS] += decodes
+        state[DECODE_BLOCKS] += own_blocks
         if decodes > 0:
             steps[decodes, longest] += 1
             real_blocks[decodes, longest] += own_blocks
         else:
             state[PREFILL_ONLY] += 1
+        if marks is not None:
+            for slot in range(num_running):
+                request = running[slot]
+                if known[request] > prompt[request]:
+                    mark(marks, FIRST_TOKEN, request, now, busy, state)
+                if known[request] - prompt[request] == output[request]:
+                    mark(marks, FINISH, request, now, busy, state)
         # 5. Whoever has sampled the last token leaves, and gives the blocks back.
         if finished > 0:
             done += finished

@@ -20,6 +20,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import dense_table_shape
+from ladder_opt.occupancy.watch import EngineWatch, Watch, Watched
 from ladder_opt.trace.table import HashIds
 
 STEPS_BETWEEN_PROGRESS = 2_000_000
@@ -68,6 +69,7 @@ class EngineRun:
         concurrency: int | None = None,
         scheduling: Scheduling | None = None,
         stepwise: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         """Start an idle engine.
 
@@ -79,6 +81,7 @@ class EngineRun:
             concurrency: closed loop: as many requests in flight; None: arrivals decide.
             scheduling: settings besides the limits; default: vLLM's on Spyre.
             stepwise: run the step loop in place of the event loop.
+            watch: what else to note; all requests have to be fed at once.
         """
         scheduling = scheduling or Scheduling()
         self._scheduling = scheduling
@@ -110,11 +113,15 @@ class EngineRun:
                 cost.step_seconds.base,
                 cost.replay_seconds.per_sequence_gather,
                 cost.replay_seconds.per_prefill_token,
+                cost.replay_seconds.per_seq,
             ]
         )
         self._state = np.zeros(self._kernel.INTEGER_SLOTS, np.int64)
         self._state[self._kernel.FREE] = engine.usable_kv_blocks
         self._clock = np.zeros(self._kernel.FLOAT_SLOTS)
+        self._clock[self._kernel.UNTIL] = np.inf
+        self._watch = None if watch is None else EngineWatch(watch, self._kernel, engine)
+        self._marks: NDArray[np.float64] | None = None
         self._running = np.zeros(engine.max_num_seqs, np.int64)
         self._arrival = np.zeros(0)
         self._prompt, self._output, self._computed, self._known, self._blocks, self._preempted = (
@@ -140,12 +147,14 @@ class EngineRun:
         """Load the next requests, each (requests,); arrivals as the engine's clock has them, or None.
 
         Raises:
-            InternalError: a second load with, or after, one with `hash_ids`.
+            InternalError: a second load with, or after, one with `hash_ids`, or of an engine that is watched.
         """
         if not len(prompt):
             return
         if self.requests and (hash_ids is not None or self._hash_ids is not None):
             raise InternalError("found a second chunk with hash_ids, expected all requests at once")
+        if self.requests and self._watch is not None:
+            raise InternalError("found a second chunk for a watched engine, expected all requests at once")
         if self.requests and not self._needs_all:
             self._drop_finished()
         elif not self.requests and arrival_seconds is not None:
@@ -213,6 +222,8 @@ class EngineRun:
             self._pool = self._make_pool()
         extras = (*self._extras(), self._pool) if self._takes_extras else (self._pool,)
         told = self.finished
+        if self._watch is not None:
+            self._marks = self._watch.begin(self._arrival, len(self._prompt), self._clock)
         while True:
             status = self._advance(
                 self._arrival,
@@ -229,9 +240,12 @@ class EngineRun:
                 self._state,
                 self._clock,
                 *self._tables,
+                self._marks,
                 *extras,
                 STEPS_BETWEEN_PROGRESS,
             )
+            if self._watch is not None:
+                self._watch.look(self._arrival, self._state, self._clock)
             if progress is not None:
                 progress(self.finished - told)
                 told = self.finished
@@ -264,6 +278,27 @@ class EngineRun:
         )
         return _prefix_cache.make_pool(
             offsets, keys, num_blocks=self._engine.usable_kv_blocks, max_num_seqs=self._max_num_seqs
+        )
+
+    def watched(self, rows: Integers) -> Watched:
+        """What was noted of the replay, now that it is over.
+
+        Args:
+            rows: (requests fed,), what each request is called.
+
+        Raises:
+            InternalError: it was not watched.
+        """
+        if self._watch is None:
+            raise InternalError("found an engine that was not watched, expected one that was")
+        rows = np.repeat(rows, self._scheduling.n)
+        return self._watch.end(
+            rows,
+            self._arrival,
+            self._prompt,
+            self._output,
+            concurrency=int(self._limits[self._kernel.CONCURRENCY]),
+            children=self._scheduling.n,
         )
 
     def totals(self) -> dict[str, float]:

@@ -81,6 +81,7 @@ class _Request:
     dropped_blocks: int = 0
     keys: list[int] = field(default_factory=list)
     table: list[_Block] = field(default_factory=list)
+    times: dict[str, float] = field(default_factory=dict)
 
     @property
     def known_tokens(self) -> int:
@@ -91,9 +92,25 @@ class _Request:
         return self.blocks - self.dropped_blocks
 
 
+@dataclass(frozen=True)
+class PlainStepEnd:
+    """A step that ended at `seconds`, and who was left then."""
+
+    seconds: float
+    running: int
+    blocks: int
+    decodes: int
+
+
 @dataclass
 class PlainReplay:
-    """Counts of the plain replay, steps by (num_seqs, num_blocks) and calls by (num_blocks, query_len)."""
+    """Counts of the plain replay, steps by (num_seqs, num_blocks) and calls by (num_blocks, query_len).
+
+    `times` has of each request, in their order, when it was scheduled, had its first token and its last.
+    """
+
+    times: list[dict[str, float]] = field(default_factory=list)
+    step_ends: list[PlainStepEnd] = field(default_factory=list)
 
     steps: Counter[tuple[int, int]] = field(default_factory=Counter)
     gathers_real: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -133,6 +150,7 @@ def simulate_plain(
         for row, (prompt, output) in enumerate(zip(trace.prompt_tokens, trace.output_tokens, strict=True))
         for child in range(scheduling.n)
     )
+    result.times = [request.times for request in coming]
     waiting: deque[_Request] = deque()
     running: list[_Request] = []
     cache = None
@@ -156,20 +174,30 @@ def simulate_plain(
         scheduled = _schedule(_Step(engine, scheduling, running, cache), waiting, result)
         if not scheduled:
             continue  # a preemption that left nobody to run takes no time
+        for request, _ in scheduled:
+            request.times.setdefault("scheduled", now)
+        before = result.prefill_tokens
         seconds = _account(engine, scheduled, step_seconds, result)
         now += seconds
         result.busy_seconds += seconds
-        _sample(scheduled, running, cache)
+        _sample(scheduled, running, cache, now)
+        decodes = sum(tokens for _, tokens in scheduled) - (result.prefill_tokens - before)
+        held = sum(request.held_blocks for request in running)
+        result.step_ends.append(PlainStepEnd(now, len(running), held, decodes))
     result.end_seconds = now
     return result
 
 
-def _sample(scheduled: list[tuple[_Request, int]], running: list[_Request], cache: _Cache | None) -> None:
+def _sample(
+    scheduled: list[tuple[_Request, int]], running: list[_Request], cache: _Cache | None, now: float
+) -> None:
     for request, tokens in scheduled:
         request.computed_tokens += tokens
         if request.computed_tokens == request.known_tokens:
             request.sampled_tokens += 1
+            request.times.setdefault("first_token", now)
             if request.sampled_tokens == request.output_tokens:
+                request.times["finish"] = now
                 running.remove(request)
                 if cache:
                     cache.let_go(request)

@@ -38,9 +38,12 @@ from ladder_opt.errors import InputError, UsageError
 from ladder_opt.executor import Executor
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.request_times import RequestTimes
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
-from ladder_opt.occupancy.shares import Counted, Share, added, run_shares
+from ladder_opt.occupancy.shares import Counted, Share, added, run_share, run_shares
+from ladder_opt.occupancy.timeline import Timeline
+from ladder_opt.occupancy.watch import Watch
 from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace
 
@@ -71,6 +74,8 @@ class Replay:
             closed loop, until the end; several traces' spans add up.
         longest_span_seconds: the longest of several traces' spans.
         server_seconds: the span times the replicas: the time that server starts are charged for.
+        timeline: samples over time; None where they were not asked for.
+        request_times: when each request was scheduled, began and finished; None likewise.
     """
 
     steps: StepHistogram
@@ -89,6 +94,8 @@ class Replay:
     span_seconds: float
     server_seconds: float
     longest_span_seconds: float
+    timeline: Timeline | None = None
+    request_times: RequestTimes | None = None
 
     @property
     def all_steps(self) -> StepHistogram:
@@ -97,7 +104,7 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the histograms, for `--json`."""
-        left_out = ("steps", "sequences", "set_aside")
+        left_out = ("steps", "sequences", "set_aside", "timeline", "request_times")
         names = [name for name in self.__dataclass_fields__ if name not in left_out]
         totals = {name: getattr(self, name) for name in names} | {
             "set_aside": dict(self.set_aside),
@@ -120,6 +127,8 @@ def simulate(
     weights: Sequence[float] | None = None,
     scheduling: Scheduling | None = None,
     per_sequence: bool = False,
+    timeline_seconds: float | None = None,
+    request_times: bool = False,
     stepwise: bool = False,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -141,18 +150,28 @@ def simulate(
             each counts as a request in the result. With priorities, or more than one sequence a request, an
             engine's part of a stream is loaded whole; with prefix caching, all of it.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
+        timeline_seconds: also sample what runs and waits, this many seconds apart (`Replay.timeline`). This
+            and `request_times` load a stream whole and replay in this process alone.
+        request_times: also note when each request was scheduled, began and finished
+            (`Replay.request_times`).
         stepwise: run the plain step loop in place of the event loop: the same result, more slowly.
         executor: where engines are replayed; default: on all cores here. The result is the same
             to the bit wherever it is.
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
-        UsageError: an option is out of range, `per_sequence` needs too large a table, or a trace without
-            arrivals has no `concurrency`.
+        UsageError: an option is out of range, `per_sequence` needs too large a table, a trace without
+            arrivals has no `concurrency`, or several traces were to have one timeline.
         InputError: no request can be replayed.
     """
     inputs: list[AnyTrace] = [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
+    watch = Watch(timeline_seconds, request_times) if timeline_seconds is not None or request_times else None
+    if watch is not None and len(inputs) > 1:
+        raise UsageError(
+            f"{'request_times' if timeline_seconds is None else 'timeline_seconds'}: found {len(inputs)} "
+            "traces, expected one, for each is replayed on a clock of its own"
+        )
     mix = _checked_weights(weights, len(inputs))
     scheduling = scheduling or Scheduling()
     scheduling.check(engine)
@@ -161,7 +180,7 @@ def simulate(
             "prefix-caching: found a trace without hash_ids, expected the ids of each prompt's blocks, as in "
             "Mooncake and Bailian traces"
         )
-    if scheduling.prefix_caching:
+    if scheduling.prefix_caching or watch is not None:
         inputs = [trace.whole() for trace in inputs]
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
@@ -180,10 +199,14 @@ def simulate(
             scheduling=scheduling,
             per_sequence=per_sequence,
             stepwise=stepwise,
+            watch=watch,
         )
         for trace in inputs
     ]
-    counted = [added(parts) for parts in run_shares(whole, executor or Executor(), progress)]
+    if watch is None:
+        counted = [added(parts) for parts in run_shares(whole, executor or Executor(), progress)]
+    else:
+        counted = [run_share(share) for share in whole]
     if progress is not None:
         progress(1.0)  # what is set aside was never done
     set_aside = _add_counts([part.set_aside for part in counted])
@@ -207,6 +230,10 @@ def simulate(
         span_seconds=weighted,
         server_seconds=weighted * replicas,
         longest_span_seconds=max(spans),
+        timeline=Timeline.sum_of([one.timeline for one in counted[0].watched if one.timeline is not None]),
+        request_times=RequestTimes.sum_of(
+            [one.request_times for one in counted[0].watched if one.request_times is not None]
+        ),
     )
 
 

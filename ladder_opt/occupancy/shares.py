@@ -19,6 +19,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.executor import Executor, Pool
 from ladder_opt.occupancy.engine_run import EngineRun, Tables
 from ladder_opt.occupancy.scheduling import Scheduling
+from ladder_opt.occupancy.watch import Watch, Watched
 from ladder_opt.trace.stream import CHUNK_REQUESTS, AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace, within_limits
 
@@ -49,6 +50,7 @@ class Share:
         scheduling: settings besides the limits.
         per_sequence: also count the calls of the per-sequence path.
         stepwise: run the step loop in place of the event loop.
+        watch: what else to note of each engine; the trace then has to be in memory, and the share whole.
     """
 
     trace: AnyTrace
@@ -63,6 +65,7 @@ class Share:
     scheduling: Scheduling = field(default_factory=Scheduling)
     per_sequence: bool = False
     stepwise: bool = False
+    watch: Watch | None = None
 
     @property
     def requests(self) -> int:
@@ -79,12 +82,14 @@ class Counted:
         engines: of each engine that had requests, in order, the numbers that add up.
         set_aside: the whole trace's requests that are not replayed, by reason.
         last_arrival_seconds: the whole trace's last arrival among those replayed, on the trace's clock.
+        watched: what was noted of each engine, where it was asked for.
     """
 
     tables: Tables
     engines: tuple[dict[str, float], ...]
     set_aside: dict[str, int]
     last_arrival_seconds: float
+    watched: tuple[Watched, ...] = ()
 
 
 def cut(share: Share, parts: int) -> list[Share]:
@@ -127,11 +132,13 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
     engines = range(share.first, share.stop)
     runs: dict[int, EngineRun] = {}
     totals: dict[int, dict[str, float]] = {}
+    watched: list[Watched] = []
     set_aside: dict[str, int] = {}
     dealt = 0
     last_arrival = 0.0
     for chunk, more_to_come in _and_whether_more(share.trace.chunks()):
         fitting = that_fit(chunk, share.engine, share.scheduling)
+        numbers = np.flatnonzero(fits(chunk, share.engine, share.scheduling)) if share.watch else None
         for reason, count in fitting.set_aside.items():
             set_aside[reason] = set_aside.get(reason, 0) + count
         arrivals = None if share.concurrency else fitting.arrival_seconds
@@ -149,6 +156,7 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
                     concurrency=share.concurrency,
                     scheduling=share.scheduling,
                     stepwise=share.stepwise,
+                    watch=share.watch,
                 )
             run.feed(
                 None if arrivals is None else arrivals[rows] / share.rate_scale,
@@ -162,6 +170,8 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
             run.advance(more_to_come=more_to_come, progress=progress)
             if not more_to_come:
                 totals[number] = run.totals()
+                if numbers is not None:
+                    watched.append(run.watched(numbers[rows]))
                 del runs[number]  # a trace in memory comes in one chunk: its engines run one after another
         dealt += len(fitting)
         if fitting.arrival_seconds is not None and len(fitting):
@@ -171,6 +181,7 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
         engines=tuple(totals[number] for number in engines if number in totals),
         set_aside=set_aside,
         last_arrival_seconds=last_arrival,
+        watched=tuple(watched),
     )
 
 
@@ -202,13 +213,18 @@ def _parts(share: Share, total: int, pool: Pool) -> int:
     return max(1, round(each * share.requests / max(1, total)))
 
 
+def fits(trace: Trace, engine: Engine, scheduling: Scheduling) -> NDArray[np.bool_]:
+    """Which requests the engine can finish."""
+    tokens = trace.prompt_tokens + trace.output_tokens
+    # The last token that is sampled never gets a KV slot.
+    blocks = np.minimum(-(-(tokens - 1) // engine.block_size), scheduling.most_admission_blocks(engine))
+    return np.asarray((tokens <= engine.max_model_len) & (blocks <= engine.usable_kv_blocks))
+
+
 def that_fit(trace: Trace, engine: Engine, scheduling: Scheduling) -> Trace:
     """Set aside what the engine could never finish."""
     fitting = within_limits(trace, max_model_len=engine.max_model_len)
-    # The last token that is sampled never gets a KV slot.
-    blocks = -(-(fitting.prompt_tokens + fitting.output_tokens - 1) // engine.block_size)
-    blocks = np.minimum(blocks, scheduling.most_admission_blocks(engine))
-    return fitting.take(blocks <= engine.usable_kv_blocks, reason=BEYOND_KV_POOL)
+    return fitting.take(fits(fitting, engine, scheduling), reason=BEYOND_KV_POOL)
 
 
 def added(parts: Sequence[Counted]) -> Counted:

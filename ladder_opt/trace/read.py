@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from ladder_opt.errors import InputError
 from ladder_opt.trace import clock as clocks
 from ladder_opt.trace.parquet import is_canonical, parse_canonical
 from ladder_opt.trace.readers import formats, hash_ids, otel, vllm_bench
-from ladder_opt.trace.readers.assemble import Options, assemble, respread
+from ladder_opt.trace.readers.assemble import Options, assemble, assemble_timed, respread
 from ladder_opt.trace.readers.csv_file import CsvFile
 from ladder_opt.trace.readers.formats import COLUMN_ROLES, Format
 from ladder_opt.trace.readers.json_file import Records, looks_like_json, read_records, records_table
@@ -26,9 +28,11 @@ from ladder_opt.trace.readers.table import RawTable, shown
 from ladder_opt.trace.readers.values import TICKS_PER_SECOND
 from ladder_opt.trace.recorded import read_recorded_trace, recorded_parts
 from ladder_opt.trace.table import Trace
+from ladder_opt.trace.timings import Timings
 
 FORMATS: Mapping[str, str] = {one.name: one.description for one in formats.FORMAT_LIST}
 
+TIMED_FORMATS: Sequence[str] = tuple(one.name for one in formats.FORMAT_LIST if one.timings)
 _NAMES_SHOWN = 8
 _JSON_FORMATS = frozenset(
     {formats.VLLM_BENCH, formats.OTEL, "mooncake", "qwen_bailian"}
@@ -80,6 +84,61 @@ def read_trace(
         return respread(parse_canonical(stored, content.parquet), options)
     form = _with_columns(_choose(content, format, columns), columns, stored.path)
     return assemble(stored, _table(content, form), form, options)
+
+
+def read_timed_trace(path: str | Path) -> tuple[Trace, Timings]:
+    """Read per-request records: a trace with what the server did to each request and when.
+
+    Formats that have timings: those of `TIMED_FORMATS`.
+
+    Raises:
+        InputError: as `read_trace`, or the file is of a format without timings, or lacks the arrivals or
+            the tokens' times.
+    """
+    content = _Content.of(load(path), as_json=False)
+    form = _timed_format(content)
+    trace, timings = assemble_timed(content.stored, _table(content, form, timed=True), form, Options())
+    if timings is None or np.isnan(timings.last_token_seconds).all():
+        lacking = "arrivals" if timings is None else "times of the first and last token"
+        raise InputError(
+            f"{form.name} records without {lacking}",
+            f"all of {', '.join([form.columns['arrival'], *form.timings.values()])}",
+            path=path,
+        )
+    return trace, timings
+
+
+def holds_timings(path: str | Path) -> bool:
+    """Whether a file's names are those of per-request records with timings.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    content = _Content.of(load(path), as_json=False)
+    if content.parquet is not None and is_canonical(content.parquet):
+        return False
+    try:
+        form = _choose(content, None, None)
+    except InputError:
+        return False
+    if form.name == formats.VLLM_BENCH:
+        return True
+    return bool({*form.timings.values()} & {*content.names()})
+
+
+def _timed_format(content: _Content) -> Format:
+    expected = f"per-request records with timings ({', '.join(TIMED_FORMATS)})"
+    if content.parquet is not None and is_canonical(content.parquet):
+        raise InputError("a ladder_opt trace, which holds no timings", expected, path=content.stored.path)
+    try:
+        form = _choose(content, None, None)
+    except InputError as error:
+        found = error.found.replace("no known format", "no format that calibrate knows")
+        raise InputError(found, expected, path=content.stored.path) from None
+    if not form.timings:
+        found = f"a trace of the format {form.name}, which holds no timings"
+        raise InputError(found, expected, path=content.stored.path)
+    return form
 
 
 def detect_format(path: str | Path) -> str:
@@ -163,10 +222,10 @@ def _with_columns(form: Format, columns: Mapping[str, str] | None, path: str) ->
     return replace(form, columns=merged)
 
 
-def _table(content: _Content, form: Format) -> RawTable:
+def _table(content: _Content, form: Format, *, timed: bool = False) -> RawTable:
     """The columns a format needs, from whatever container they are in."""
     if form.name == formats.VLLM_BENCH and content.records is not None:
-        return vllm_bench.bench_table(content.records, content.stored.path)
+        return vllm_bench.bench_table(content.records, content.stored.path, timed=timed)
     if form.name == formats.OTEL and content.records is not None:
         return otel.span_table(content.records)
     present = set(content.names())
@@ -177,6 +236,7 @@ def _table(content: _Content, form: Format) -> RawTable:
     optional -= {form.columns[role] for role in ("prompt", "output")}
     extra = [drop.column for drop in form.drops] + ([form.parent] if form.parent else [])
     extra += [] if form.name == formats.COLUMNS else [formats.PRIORITY, hash_ids.NAME]
+    extra += form.timings.values() if timed else []
     for name in wanted:
         if name not in present and (name not in optional or form.name == formats.COLUMNS):
             listed = ", ".join(map(shown, sorted(present)[:_NAMES_SHOWN]))

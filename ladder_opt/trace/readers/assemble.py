@@ -16,6 +16,7 @@ from ladder_opt.trace.readers.hash_ids import NAME, hash_ids_of
 from ladder_opt.trace.readers.stored import Stored
 from ladder_opt.trace.readers.table import MISSING, Problem, RawTable, shown
 from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.trace.timings import Timings, timings_of
 
 _MOST_UNREADABLE = 0.5  # above this share the file is taken for another format
 
@@ -91,11 +92,18 @@ class _Build:
 
 
 def assemble(stored: Stored, table: RawTable, form: Format, options: Options) -> Trace:
-    """Judge every row once and make the Trace.
+    """Judge every row once and make the Trace; see `assemble_timed`."""
+    return assemble_timed(stored, table, form, options)[0]
+
+
+def assemble_timed(
+    stored: Stored, table: RawTable, form: Format, options: Options
+) -> tuple[Trace, Timings | None]:
+    """Judge every row once and make the Trace, and what the rows say of the server's timing.
 
     A row is set aside for the first of: what the format drops (failed, ...), unreadable, zero output,
     zero prompt. Arrivals count from the first usable request. The clocks of rows set aside are not
-    looked at.
+    looked at. The timings are None without arrivals.
 
     Raises:
         InputError: no rows, more than half of them unreadable, or a clock that cannot be settled.
@@ -137,7 +145,16 @@ def assemble(stored: Stored, table: RawTable, form: Format, options: Options) ->
     if NAME in table.columns:
         hash_ids, note = hash_ids_of(table.columns[NAME], prompt.values[rows], rows)
         build.notes += [] if note is None else [note]
-    return Trace(
+    timings = None
+    if readings is not None and arrivals is not None:
+        timings = timings_of(
+            table,
+            dict(form.timings),
+            rows,
+            readings=readings.column.values[rows] / readings.ticks_per_second,
+            arrival_seconds=arrivals,
+        )
+    trace = Trace(
         arrival_seconds=arrivals,
         prompt_tokens=prompt.values[rows],
         output_tokens=output.values[rows],
@@ -149,6 +166,7 @@ def assemble(stored: Stored, table: RawTable, form: Format, options: Options) ->
         set_aside=build.set_aside,
         notes=tuple(build.notes),
     )
+    return trace, timings
 
 
 def _cached(build: _Build, prompt: values.Column, gone: NDArray[np.bool_]) -> NDArray[np.int64] | None:

@@ -8,7 +8,7 @@ file's own name. Adding one is adding a `Format` here; only shapes that are not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ladder_opt.trace.readers.table import MISSING
 from ladder_opt.trace.table import BEYOND_MAX_MODEL_LEN
@@ -63,6 +63,7 @@ class Format:
         launch_order: rows stand in order of arrival.
         drops: what sets a request aside, first match wins.
         parent: column holding the id of an earlier row of the same session, with -1 for none.
+        timings: role (see `ladder_opt.trace.timings`) to column name, for records of what a server did.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Format:
     launch_order: bool = True
     drops: tuple[Drop, ...] = ()
     parent: str | None = None
+    timings: Mapping[str, str] = field(default_factory=dict)
 
 
 def _is_text(cell: object) -> bool:
@@ -140,6 +142,7 @@ FORMAT_LIST: tuple[Format, ...] = (
         unit="s",
         launch_order=False,
         drops=(Drop("errors", FAILED, _is_text),),
+        timings={"to_first_token": "ttfts", "between_tokens": "itls"},
     ),
     Format(
         "vllm_requests",
@@ -148,6 +151,12 @@ FORMAT_LIST: tuple[Format, ...] = (
         {"arrival": "arrival_time", "prompt": "input_toks", "output": "output_toks"},
         unit="s",
         launch_order=False,
+        timings={
+            "queued": "queued_ts",
+            "scheduled": "scheduled_ts",
+            "first_token": "first_token_ts",
+            "last_token": "last_token_ts",
+        },
     ),
     Format(
         "multi_round_qa",
@@ -161,6 +170,7 @@ FORMAT_LIST: tuple[Format, ...] = (
         },
         unit="s",
         launch_order=False,
+        timings={"to_first_token": "ttft", "between_tokens": "generation_time"},
     ),
     Format(
         OTEL,
@@ -205,6 +215,11 @@ FORMAT_LIST: tuple[Format, ...] = (
             "session": "session",
         },
         unit="s",
+        timings={
+            "scheduled": "scheduled_seconds",
+            "first_token": "first_token_seconds",
+            "last_token": "last_token_seconds",
+        },
     ),
     Format(
         COLUMNS,

@@ -14,6 +14,7 @@ from ladder_opt.trace.readers.table import RawTable, shown
 
 _NEEDED = ("input_lens", "output_lens")
 _OPTIONAL = ("start_times", "errors")
+_TIMINGS = ("ttfts", "itls")
 _UNDETAILED = frozenset({"total_input_tokens", "total_output_tokens", "completed"})
 
 
@@ -22,19 +23,20 @@ def is_result(record: Record) -> bool:
     return set(_NEEDED) <= record.keys() or record.keys() >= _UNDETAILED
 
 
-def bench_table(records: Records, path: str) -> RawTable:
-    """All results' arrays end to end.
+def bench_table(records: Records, path: str, *, timed: bool = False) -> RawTable:
+    """All results' arrays end to end, with the tokens' timings where they are asked for.
 
     Raises:
         InputError: an array is missing, no list, or of another length than `input_lens`.
     """
-    columns: dict[str, list[object]] = {name: [] for name in _NEEDED + _OPTIONAL}
+    optional = _OPTIONAL + (_TIMINGS if timed else ())
+    columns: dict[str, list[object]] = {name: [] for name in _NEEDED + optional}
     lines: list[int] = []
     elements: list[int] = []
     for record, line in zip(records.objects, records.lines, strict=True):
         requests = len(_array(record, "input_lens", path, line))
         for name, cells in columns.items():
-            if name in _OPTIONAL and name not in record:
+            if name in optional and name not in record:
                 continue
             values = _array(record, name, path, line)
             if len(values) != requests:
@@ -48,7 +50,7 @@ def bench_table(records: Records, path: str) -> RawTable:
             cells.extend(values)
         lines.extend([line] * requests)
         elements.extend(range(requests))
-    for name in _OPTIONAL:
+    for name in optional:
         if columns[name] and len(columns[name]) != len(lines):
             raise InputError(
                 f"{name} in some results and not in others", "it in all or none", path=path, column=name

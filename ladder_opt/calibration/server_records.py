@@ -1,0 +1,131 @@
+"""Files of per-request records to a cost model whose `fit` says where each number comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder_opt.calibration.request_records import (
+    RequestRecords,
+    read_request_records,
+    that_fit,
+    with_distinct_prompts,
+)
+from ladder_opt.calibration.result import Calibration, CalibrationOptions
+from ladder_opt.calibration.server_steps import ServerFit, fit_server_steps
+from ladder_opt.calibration.step_fit import StepFit, Term
+from ladder_opt.engine import Engine, ServerEngine
+from ladder_opt.occupancy.scheduling import Scheduling
+
+_REPRODUCED_SHARE = 0.05  # of a request's mean time; a run reproduced well is off by 1 to 2 percent
+NO_PLANS = (
+    "these are seconds of a server without rungs, and no compile is priced: replay with them, do not plan "
+    "Spyre ladders by them"
+)
+_KEYS = {
+    "base": ("step_seconds.base", "s"),
+    "per_seq": ("replay_seconds.per_seq", "s/decode"),
+    "per_block": ("replay_seconds.per_sequence_gather", "s/block"),
+    "per_prefill_token": ("replay_seconds.per_prefill_token", "s/token"),
+}
+
+
+def calibrate_request_records(
+    paths: Sequence[Path], engine: Engine, options: CalibrationOptions
+) -> Calibration:
+    """Fit a server's step seconds to the records of its runs, one file a run.
+
+    Args:
+        paths: the files.
+        engine: the server's limits; whatever `min_batched_seqs` says, no step is taken to be padded.
+        options: name, and whether the server caches prefixes.
+
+    Raises:
+        InputError: a file that cannot be used, or was not made under these limits.
+    """
+    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
+    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    runs = [that_fit(read_request_records(path), server, path=path) for path in paths]
+    scheduling = Scheduling(prefix_caching=options.prefix_caching)
+    if options.prefix_caching:
+        runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
+    found = fit_server_steps(runs, server, name=options.name, scheduling=scheduling)
+    warnings = (*found.steps.warnings(), *_reproduced(runs, server, found), NO_PLANS)
+    return Calibration(
+        cost=found.cost.model_copy(
+            update={"fit": _fit_part(runs, server, found, warnings) | {"scheduling": asdict(scheduling)}}
+        ),
+        warnings=warnings,
+        notes=tuple(note for run in runs for note in _notes(run)),
+    )
+
+
+def _reproduced(runs: Sequence[RequestRecords], engine: ServerEngine, found: ServerFit) -> tuple[str, ...]:
+    """Whether the replay does what the server did at all."""
+    spans = [run.timings.last_token_seconds - run.timings.queued_seconds for run in runs]
+    mean = float(np.concatenate(spans).mean())
+    if found.last_token_error_seconds <= _REPRODUCED_SHARE * mean:
+        return ()
+    pool = " (num_kv_blocks is not given: the pool is never short)" if engine.num_kv_blocks is None else ""
+    line = (
+        f"the replay's last tokens are off by {found.last_token_error_seconds:.3g} s where a request took "
+        f"{mean:.3g} s: these are not the server's limits{pool}, or it does what the replay does not (was "
+        "it told of prefix caching?); the fit means little"
+    )
+    return (line,)
+
+
+def _notes(run: RequestRecords) -> tuple[str, ...]:
+    set_aside = sorted(run.trace.set_aside.items())
+    return (*run.trace.notes, *(f"{count} requests set aside: {reason}" for reason, count in set_aside))
+
+
+def _fit_part(
+    runs: Sequence[RequestRecords], engine: ServerEngine, found: ServerFit, warnings: tuple[str, ...]
+) -> dict[str, Any]:
+    steps = found.steps
+    names = ("p5", "p25", "p50", "p75", "p95")
+    return {
+        "kind": "request_records",
+        "source": [asdict(source) for run in runs for source in run.trace.sources],
+        "method": "replay and robust non-negative least squares in turn (docs/replay-against-a-server.md)",
+        "engine": {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"},
+        "requests": sum(map(len, runs)),
+        "rows": steps.rows,
+        "rounds": found.rounds,
+        "parameters": {_KEYS[term.name][0]: _parameter(term) for term in steps.terms},
+        "residuals": {
+            "seconds_per_step": dict(zip(names, steps.residual_seconds, strict=True)),
+            "mean_step_seconds": steps.mean_step_seconds,
+            "r_squared": steps.r_squared,
+            "robust_r_squared": steps.robust_r_squared,
+            "first_token_mean_absolute_error_seconds": found.first_token_error_seconds,
+            "last_token_mean_absolute_error_seconds": found.last_token_error_seconds,
+        },
+        "ranges": _ranges(steps),
+        "warnings": list(warnings),
+    }
+
+
+def _parameter(term: Term) -> dict[str, Any]:
+    return {
+        "value": term.seconds,
+        "low": term.low,
+        "high": term.high,
+        "unit": _KEYS[term.name][1],
+        "how": "95% bootstrap interval over requests",
+        "share_of_mean_step": term.share,
+        "explained_by_other_terms": term.explained_by_others,
+        "told_from_zero": term.is_told_from_zero,
+    }
+
+
+def _ranges(steps: StepFit) -> dict[str, list[float]]:
+    names = {"per_seq": "decodes", "per_block": "decode_blocks", "per_prefill_token": "prefill_tokens"}
+    return {
+        f"{names[term.name]}_per_step": list(term.work_range) for term in steps.terms if term.name in names
+    }

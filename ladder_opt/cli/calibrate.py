@@ -1,0 +1,62 @@
+"""`ladder-opt calibrate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder_opt.cli.options import EngineOptions
+from ladder_opt.cli.output import exit_code, print_json, warn
+from ladder_opt.engine import ServerEngine
+from ladder_opt.errors import UsageError
+from ladder_opt.files import check_output, write_text
+
+
+def run(
+    *,
+    engine_options: EngineOptions,
+    measurements: Annotated[
+        list[Path], typer.Argument(metavar="MEASUREMENTS...", help="Per-request records of a server's runs.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The cost model: COST.json.")],
+    prefix_caching: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-caching",
+            help="The server caches prefixes, as vllm serve does by default; prompts are taken as distinct "
+            "where the records do not say what they hold.",
+        ),
+    ] = False,
+    name: Annotated[str, typer.Option("--name", help="Name of the cost model.")] = "calibrated",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the cost model as JSON.")] = False,
+) -> int:
+    """Fit a cost model to measurements; the engine's options are the limits of the server measured.
+
+    Blocks may have any size here (16 tokens are vLLM's default on GPUs).
+    """
+    check_output(output, inputs=measurements)
+    if engine_options.min_batched_seqs is not None:
+        raise UsageError(
+            "--min-batched-seqs: found with calibrate, expected none: no step is taken to be padded"
+        )
+    from ladder_opt.calibration.api import calibrate  # noqa: PLC0415  (slow to import)
+
+    engine = engine_options.engine(kind=ServerEngine)
+    found = calibrate(measurements, engine, name=name, prefix_caching=prefix_caching)
+    write_text(output, json.dumps(found.cost.to_dict(), indent=2, allow_nan=False) + "\n")
+    warn(found.notes, label="note")
+    warn(found.warnings)
+    if as_json:
+        print_json(found.cost.to_dict())
+    else:
+        from ladder_opt.report.calibration import calibration_text  # noqa: PLC0415
+        from ladder_opt.report.text import console  # noqa: PLC0415
+
+        console().print(calibration_text(found.cost))
+    return exit_code(strict=strict, warnings=found.warnings)

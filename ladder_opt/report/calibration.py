@@ -1,0 +1,49 @@
+"""A calibrated cost model as text for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from ladder_opt.cost.model import CostModel
+
+
+def calibration_text(cost: CostModel) -> RenderableType:
+    """What a calibration found, how sure it is, and where it holds."""
+    fit: dict[str, Any] = cost.fit or {}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("parameter", no_wrap=True)
+    for column in ("value", "95% interval", "unit", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("")
+    for name, one in fit["parameters"].items():
+        sure = "" if one["told_from_zero"] else "not told from zero"
+        table.add_row(
+            name,
+            f"{one['value']:.4g}",
+            f"{one['low']:.4g} to {one['high']:.4g}",
+            one["unit"],
+            f"{one['share_of_mean_step']:.0%}",
+            sure,
+        )
+    residuals = fit["residuals"]
+    per_step = residuals["seconds_per_step"]
+    ranges = ", ".join(
+        f"{low:,.4g} to {high:,.4g} {name.replace('_per_step', '').replace('_', ' ')}"
+        for name, (low, high) in fit["ranges"].items()
+    )
+    late = [residuals[f"{which}_token_mean_absolute_error_seconds"] for which in ("first", "last")]
+    return Group(
+        f"{fit['requests']:,} requests, {fit['rows']:,} with more than one token; {fit['rounds']} rounds of "
+        "replay and fit",
+        "",
+        table,
+        "",
+        f"mean step {residuals['mean_step_seconds']:.4g} s, of which the shares above; half of the residuals "
+        f"lie from {per_step['p25']:.2g} to {per_step['p75']:.2g} s",
+        f"R2 {residuals['r_squared']:.2f}, outliers left out {residuals['robust_r_squared']:.2f}",
+        f"the replay's first tokens are off by {late[0]:.3g} s on average, its last ones by {late[1]:.3g} s",
+        f"seen in a step: {ranges}",
+    )
