@@ -16,11 +16,10 @@ from ladder_opt.cli.options import (
     ReadOptions,
     RestartOptions,
     StepsOptions,
-    load_traffic,
     solve_options,
-    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.traffic import load_traffic, span_note
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, Target, clamp, clamp_query_lens, default_ladders, parse_rungs

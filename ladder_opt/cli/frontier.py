@@ -16,11 +16,10 @@ from ladder_opt.cli.options import (
     ReadOptions,
     RestartOptions,
     StepsOptions,
-    load_traffic,
     solve_options,
-    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.traffic import load_traffic, span_note
 from ladder_opt.files import check_output, write_text
 from ladder_opt.plan.frontier import frontier
 

@@ -18,11 +18,11 @@ from ladder_opt.cli.options import (
     ReadOptions,
     RestartOptions,
     StepsOptions,
-    load_traffic,
     solve_options,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.cli.scheduling_options import SchedulingOptions
+from ladder_opt.cli.traffic import load_traffic
 from ladder_opt.errors import UsageError
 from ladder_opt.files import check_output, write_text
 from ladder_opt.ladder import parse_rungs

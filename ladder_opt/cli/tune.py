@@ -17,11 +17,10 @@ from ladder_opt.cli.options import (
     ReadOptions,
     RestartOptions,
     StepsOptions,
-    load_traffic,
     solve_options,
-    span_note,
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.traffic import load_traffic, span_note
 from ladder_opt.files import check_output
 from ladder_opt.plan.plan import write_plan
 from ladder_opt.plan.tune import tune

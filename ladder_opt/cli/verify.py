@@ -10,15 +10,9 @@ import typer
 
 from ladder_opt.bucketer import Bucketer
 from ladder_opt.cli.job_options import JobOptions
-from ladder_opt.cli.options import (
-    CostOptions,
-    EngineOptions,
-    LoadOptions,
-    ReadOptions,
-    StepsOptions,
-    load_traffic,
-)
+from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions, StepsOptions
 from ladder_opt.cli.output import print_json, progress_bar, warn
+from ladder_opt.cli.traffic import load_traffic
 from ladder_opt.errors import UsageError
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.plan.rounds import Task

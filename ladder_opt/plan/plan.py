@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -26,6 +24,16 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
+from ladder_opt.plan.parts import (
+    Part,
+    PlanBaseline,
+    PlanEngine,
+    PlanPrice,
+    PlanProvenance,
+    PlanResult,
+    Rung,
+    Verdict,
+)
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
 
 if TYPE_CHECKING:
@@ -34,301 +42,8 @@ if TYPE_CHECKING:
 PLAN_SCHEMA = "ladder_opt/plan/1"
 MAX_PLAN_FILE_BYTES = 16 << 20
 
-Verdict = Literal["adopt", "keep-default", "not-used"]
-StatusName = Literal["optimal", "feasible", "evaluated"]
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-Count = Annotated[int, Field(ge=0, strict=True)]
-Rung = Annotated[int, Field(ge=1, strict=True)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-
-class PlanGathers(_Part):
-    """KV pages over the batched steps."""
-
-    real: Amount
-    ragged_floor: Amount
-    padded: Amount
-
-    @property
-    def overpay(self) -> float:
-        """Pages above the ragged floor, as a share of it: what ladders can fix."""
-        return (self.padded - self.ragged_floor) / self.ragged_floor if self.ragged_floor else 0.0
-
-
-class PlanSteps(_Part):
-    """Decode steps; `batched` ones reach the ladders."""
-
-    total: Amount
-    batched: Amount
-    per_sequence: Amount
-
-
-class PlanPadded(_Part):
-    """Something counted as it is and as it is padded."""
-
-    real: Amount
-    padded: Amount
-
-
-class PlanSequences(_Part):
-    """The per-sequence kernel's part, where it shares the block ladder; see `solve.sequence_price`."""
-
-    calls: Amount
-    step_seconds: Amount
-    num_variants: Count
-    compile_seconds: Amount
-    gathers: PlanPadded
-    query_tokens: PlanPadded
-
-
-class PlanPrice(_Part):
-    """What ladders cost: the numbers that a plan's result and its baselines share."""
-
-    objective_seconds: Amount
-    restarts: Amount
-    step_seconds: Amount
-    warmup_seconds: Amount
-    num_variants: Count
-    gathers: PlanGathers
-    steps: PlanSteps
-    sequences: PlanSequences | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_absent_part(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        if written.get("sequences") is None:
-            written.pop("sequences", None)
-        return written
-
-
-class PlanRung(_Part):
-    """One rung; see `solve.price.RungValue`."""
-
-    axis: Literal["num_seqs", "num_blocks", "query_lens"]
-    rung: Rung
-    hits: Amount
-    forced: bool
-    marginal_seconds: Number
-    of_num_seqs: Rung | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only rungs of ragged ladders say whose they are."""
-        written: dict[str, Any] = write(self)
-        if written.get("of_num_seqs") is None:
-            written.pop("of_num_seqs", None)
-        return written
-
-
-class PlanPadding(_Part):
-    """The size that ladders pad the most on one axis; see `solve.evidence.WorstPadding`."""
-
-    axis: Literal["num_seqs", "num_blocks"]
-    size: Rung
-    rung: Rung
-    factor: Amount
-    unseen_from: Rung | None = None
-    unseen_to: Rung | None = None
-
-
-class PlanGuard(_Part):
-    """What a guard costs, and what it saves where traffic never was."""
-
-    factor: Amount
-    cost_seconds: Number
-    worst_padding_without: tuple[PlanPadding, ...] = ()
-
-
-class PlanEvidence(_Part):
-    """Where the traffic says nothing."""
-
-    unseen_share: Amount
-    worst_padding: tuple[PlanPadding, ...] = ()
-    guard: PlanGuard | None = None
-
-
-class PlanHoldout(_Part):
-    """The plan on the last part of the traces, which it has not seen, beside the optimum there."""
-
-    share: Amount
-    steps: PlanSteps
-    restarts: Amount
-    objective_seconds: Amount
-    default_seconds: Amount | None = None
-    optimum_seconds: Amount
-    optimum_lower_bound_seconds: Amount
-    regret_seconds: Number
-    regret: Number
-
-
-class PlanWorkload(_Part):
-    """One workload of a robust plan; see `solve.robust.WorkloadRegret`.
-
-    `own_plan_worst_regret` is the worst regret over all workloads of the plan made for this one alone.
-    """
-
-    path: str
-    restarts: Amount
-    objective_seconds: Amount
-    optimum_seconds: Amount
-    optimum_lower_bound_seconds: Amount
-    optimum_status: StatusName
-    regret: Amount
-    own_plan_worst_regret: Amount
-
-
-class PlanMix(_Part):
-    """The plan for the sum of the workloads, in place of the worst of them."""
-
-    num_seqs: tuple[Rung, ...]
-    num_blocks: tuple[Rung, ...]
-    query_lens: tuple[Rung, ...] | None = None
-    objective_seconds: Amount
-    worst_regret: Amount
-
-
-class PlanBaselineRegret(_Part):
-    """The worst regret of a baseline."""
-
-    name: str
-    worst_regret: Amount
-
-
-class PlanWorkloadHoldout(PlanHoldout):
-    """`PlanHoldout` of one workload."""
-
-    path: str
-
-
-class PlanRobustHoldout(_Part):
-    """A robust plan on the last part of each trace, which it has not seen."""
-
-    share: Amount
-    worst_regret: Amount
-    workloads: tuple[PlanWorkloadHoldout, ...] = ()
-
-
-class PlanRobust(_Part):
-    """The least worst regret over several workloads; see `solve.robust.RobustResult`."""
-
-    status: StatusName
-    stop_reason: str | None = None
-    worst_regret: Amount
-    lower_bound: Amount
-    gap: Amount
-    workloads: tuple[PlanWorkload, ...]
-    mix: PlanMix | None = None
-    baselines: tuple[PlanBaselineRegret, ...] = ()
-    holdout: PlanRobustHoldout | None = None
-
-    def baseline_regret(self, name: str) -> float | None:
-        """The worst regret of a baseline; None where it was not priced."""
-        return next((each.worst_regret for each in self.baselines if each.name == name), None)
-
-
-class PlanAbsentRung(_Part):
-    """The rung not in the plan that comes closest to paying for itself; see `solve.price.AbsentRung`."""
-
-    axis: Literal["num_seqs", "num_blocks", "query_lens"]
-    rung: Rung
-    saves_step_seconds: Number
-    costs_seconds: Number
-    num_variants: int
-
-
-class PlanAlternative(_Part):
-    """What the other structure would cost on the same steps, within the same limits."""
-
-    structure: Literal["product", "ragged"]
-    status: StatusName
-    objective_seconds: Amount
-    saves_seconds: Number
-    warmup_seconds: Amount
-    num_variants: Count
-
-
-class PlanUnlimited(_Part):
-    """What the best ladders without --max-variants and --warmup-budget would cost on the same steps."""
-
-    objective_seconds: Amount
-    saves_seconds: Number
-    warmup_seconds: Amount
-    num_variants: Count
-
-
-class PlanResult(PlanPrice):
-    """The plan's price, and how good it is known to be."""
-
-    status: StatusName
-    lower_bound_seconds: Amount
-    gap: Amount
-    stop_reason: str | None = None
-    rungs: tuple[PlanRung, ...] = ()
-    dead_variants: tuple[tuple[Rung, Rung], ...] = ()
-    evidence: PlanEvidence | None = None
-    alternative: PlanAlternative | None = None
-    unlimited: PlanUnlimited | None = None
-    best_absent_rung: PlanAbsentRung | None = None
-    holdout: PlanHoldout | None = None
-    robust: PlanRobust | None = None
-
-    @model_validator(mode="after")
-    def _bound_is_one(self) -> Self:
-        if self.lower_bound_seconds > self.objective_seconds * (1 + 1e-9) + 1e-9:
-            raise InputError(
-                f"{self.lower_bound_seconds:g}",
-                f"at most objective_seconds = {self.objective_seconds:g}",
-                column="result.lower_bound_seconds",
-            )
-        return self
-
-
-class PlanBaseline(PlanPrice):
-    """Other ladders, priced on the same steps."""
-
-    name: str
-    num_seqs: tuple[Rung, ...]
-    num_blocks: tuple[Rung, ...]
-    within_limits: bool = True
-
-
-class PlanInput(_Part):
-    """A file that the plan was made from."""
-
-    path: str
-    sha256: str
-    rows: Count
-
-
-class PlanProvenance(_Part):
-    """What the plan was made from, and by which release."""
-
-    version: str
-    created: str
-    inputs: tuple[PlanInput, ...] = ()
-    cost_sha256: str
-    cost_name: str | None = None
-    replay: dict[str, Any] | None = None
-    asked: dict[str, Any] | None = None
-
-
-class PlanEngine(_Part):
-    """The engine the plan was made for."""
-
-    block_size: Rung
-    max_num_seqs: Rung
-    max_model_len: Rung
-    max_num_batched_tokens: Rung
-    num_kv_blocks: Rung | None = None
-    min_batched_seqs: Rung = 4
-
-
-class Plan(_Part):
+class Plan(Part):
     """A plan file."""
 
     schema_: str = Field(PLAN_SCHEMA, alias="schema")

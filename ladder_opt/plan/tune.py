@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from ladder_opt._version import __version__
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
 from ladder_opt.ladder import Ladders, Target
-from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
-from ladder_opt.plan.baselines import is_within, price_baselines
+from ladder_opt.plan.assemble import Outcome, assemble
 from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
-from ladder_opt.plan.plan import PLAN_SCHEMA, Plan, Verdict
+from ladder_opt.plan.plan import Plan
 from ladder_opt.plan.robust import (
-    RobustRound,
     check_robust_task,
-    robust_dict,
     settle_robust,
     small_workload_warnings,
     solve_mix,
@@ -31,40 +26,15 @@ from ladder_opt.plan.robust import (
 )
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
 from ladder_opt.solve.api import Structure, lower_bound
-from ladder_opt.solve.evidence import unseen_share, worst_padding
-from ladder_opt.solve.price import LadderPrice, best_absent_rung, price_ladders, value_rungs
+from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.problem import Limits
-from ladder_opt.solve.result import SolveResult, Status, relative_gap
-from ladder_opt.trace.stream import TraceStream
-from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.solve.result import SolveResult, Status
+from ladder_opt.trace.table import TraceSource
 from ladder_opt.units import duration_text
 
 _ASIDE_SECONDS = 5.0
 _LONG_WARMUP = 0.05  # of the uptime
 _BEHIND_SHARE, _BEHIND_SECONDS = 1.25, 60.0  # an end this far past the last arrival is no longer a tail
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    """What `_assemble` writes down."""
-
-    task: Task
-    steps: StepHistogram
-    replay: Replay | None
-    price: LadderPrice
-    solved: SolveResult | None
-    lower_bound_seconds: float
-    pins: Ladders | None
-    limits: Limits
-    warnings: list[str]
-    rounds: dict[str, Any]
-    unguarded: SolveResult | None = None
-    alternative: dict[str, Any] | None = None
-    unlimited: dict[str, Any] | None = None
-    holdout: dict[str, Any] | None = None
-    robust: RobustRound | None = None
-    mix: SolveResult | None = None
-    unseen: Task | None = None
 
 
 def tune(
@@ -107,7 +77,7 @@ def tune(
     pins, notes = pinned_ladders(task.engine, task.cost, task.options)
     task, unseen = split(task)
     if task.options.robust:
-        return _assemble(_tune_robust(task, unseen, pins, [*warnings, *notes], inputs), inputs)
+        return assemble(_tune_robust(task, unseen, pins, [*warnings, *notes], inputs), inputs)
     last = settle(task, pins)
     solved = last.solved
     ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
@@ -121,7 +91,7 @@ def tune(
             f"not proven within {task.options.time_limit_seconds:g} s: "
             f"at most {solved.gap:.3%} above the optimum"
         )
-    outcome = _Outcome(
+    outcome = Outcome(
         task=task,
         steps=last.steps,
         replay=last.replay,
@@ -137,7 +107,7 @@ def tune(
         unlimited=_unlimited(task, last, pins),
         holdout=None if unseen is None else try_on(unseen, ladders, pins),
     )
-    return _assemble(outcome, inputs)
+    return assemble(outcome, inputs)
 
 
 def _tune_robust(
@@ -146,7 +116,7 @@ def _tune_robust(
     pins: Ladders,
     notes: list[str],
     inputs: Sequence[TraceSource] | None,
-) -> _Outcome:
+) -> Outcome:
     """The ladders of least worst regret over the workloads, as an outcome for their sum."""
     check_robust_task(task)
     last = settle_robust(task, pins)
@@ -169,7 +139,7 @@ def _tune_robust(
     names = workload_names(last, inputs)
     notes += small_workload_warnings(last, names, pins, time_limit_seconds=aside)
     bounds = [each.lower_bound_seconds for each in (solved, mix) if each is not None]
-    return _Outcome(
+    return Outcome(
         task=task,
         steps=last.steps,
         replay=last.replay,
@@ -221,7 +191,7 @@ def evaluate(
     steps, replay = task.steps_with(ladders)
     restarts = task.restarts(replay)
     price = price_ladders(steps, task.engine, task.cost, ladders, restarts=restarts)
-    outcome = _Outcome(
+    outcome = Outcome(
         task=task,
         steps=steps,
         replay=replay,
@@ -233,7 +203,7 @@ def evaluate(
         warnings=[*warnings, *_replay_warnings(replay), *_unrecorded(price)],
         rounds={},
     )
-    return _assemble(outcome, inputs)
+    return assemble(outcome, inputs)
 
 
 def _check_top(ladders: Ladders, engine: Engine) -> None:
@@ -243,33 +213,6 @@ def _check_top(ladders: Ladders, engine: Engine) -> None:
     ):
         if top is not None and (not rungs or rungs[-1] != top):
             raise UsageError(f"{axis}: found {list(rungs)}, expected a last rung of {top}")
-
-
-def _judge(
-    price: LadderPrice, default: LadderPrice | None, min_gain: float, robust: dict[str, Any] | None
-) -> Verdict:
-    if (price.batched_steps == 0 or not price.ladders.num_seqs) and not price.sequences:
-        return "not-used"
-    if default is None:
-        return "adopt"
-    if robust is not None:
-        regrets = {each["name"]: each["worst_regret"] for each in robust["baselines"]}
-        less = (regrets["default"] - robust["worst_regret"]) / (1 + regrets["default"])
-        return "adopt" if less > 0 and less >= min_gain else "keep-default"
-    saved = default.objective_seconds - price.objective_seconds
-    return "adopt" if saved > 0 and saved >= min_gain * default.objective_seconds else "keep-default"
-
-
-def _why_not_used(engine: Engine) -> str:
-    if not engine.batches_decodes:
-        return (
-            f"max_num_seqs {engine.max_num_seqs} is below min_batched_seqs {engine.min_batched_seqs}: "
-            "batched decode never runs, and there is no ladder to load"
-        )
-    return (
-        f"no step ever had {engine.min_batched_seqs} decoding sequences: "
-        "batched decode is not used by this traffic"
-    )
 
 
 def _round_warnings(last: Round, stands: str) -> list[str]:
@@ -363,127 +306,3 @@ def _solved_otherwise(task: Task, last: Round, pins: Ladders, options: SolveOpti
         "warmup_seconds": price.warmup_seconds,
         "num_variants": price.num_variants,
     }
-
-
-def _evidence(outcome: _Outcome) -> dict[str, Any]:
-    task, free, solved = outcome.task, outcome.unguarded, outcome.solved
-
-    def worst(ladders: Ladders) -> list[dict[str, Any]]:
-        return [asdict(each) for each in worst_padding(outcome.steps, task.engine, ladders)]
-
-    guard = None
-    if free is not None and solved is not None:
-        guard = {
-            "factor": task.options.guard,
-            "cost_seconds": solved.objective_seconds - free.objective_seconds,
-            "worst_padding_without": worst(free.ladders),
-        }
-    return {
-        "unseen_share": unseen_share(outcome.steps, task.engine),
-        "worst_padding": worst(outcome.price.ladders),
-        "guard": guard,
-    }
-
-
-def _assemble(outcome: _Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
-    """Write an outcome down as a plan."""
-    task, price, solved = outcome.task, outcome.price, outcome.solved
-    ladders = price.ladders
-    target = task.options.target
-    baselines = price_baselines(outcome.steps, task.engine, task.cost, restarts=price.restarts, target=target)
-    default = dict(baselines).get("default")
-    if default is not None and not is_within(default, outcome.limits):
-        default = None  # not to be had within the limits, so nothing to keep
-    robust = None
-    if outcome.robust is not None:
-        names = workload_names(outcome.robust, inputs)
-        robust = robust_dict(
-            outcome.robust,
-            mix=outcome.mix,
-            baselines=baselines,
-            names=names,
-            unseen=outcome.unseen,
-            pins=outcome.pins or Ladders((), ()),
-        )
-    verdict = _judge(price, default, task.options.min_gain, robust)
-    warnings = list(outcome.warnings)
-    if verdict == "not-used":
-        warnings.append(_why_not_used(task.engine))
-    rungs = value_rungs(outcome.steps, task.engine, task.cost, price, pinned=outcome.pins)
-    absent = None
-    if robust is None:  # a rung that would pay for the sum of the workloads may not for the worst of them
-        absent = best_absent_rung(outcome.steps, task.engine, task.cost, price)
-    replay = None if outcome.replay is None else outcome.replay.to_dict() | outcome.rounds
-    return Plan.model_validate(
-        {
-            "schema": PLAN_SCHEMA,
-            "target": target,
-            "structure": "product" if ladders.ragged is None else "ragged",
-            "kernel": task.cost.kernel,
-            "engine": task.engine.to_dict(),
-            "num_seqs": list(ladders.num_seqs),
-            "num_blocks": list(ladders.num_blocks),
-            "query_lens": None if ladders.query_lens is None else list(ladders.query_lens),
-            "ragged": None
-            if ladders.ragged is None
-            else {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()},
-            "verdict": verdict,
-            "result": {
-                **price.to_dict(),
-                "status": str(solved.status if solved else Status.EVALUATED),
-                "stop_reason": str(solved.stop_reason) if solved else None,
-                "lower_bound_seconds": min(outcome.lower_bound_seconds, price.objective_seconds),
-                "gap": relative_gap(price.objective_seconds, outcome.lower_bound_seconds),
-                "rungs": [asdict(rung) for rung in rungs],
-                "dead_variants": [list(pair) for pair in price.dead_variants],
-                "evidence": _evidence(outcome),
-                "alternative": outcome.alternative,
-                "unlimited": outcome.unlimited,
-                "holdout": outcome.holdout,
-                "robust": robust,
-                "best_absent_rung": None if absent is None else asdict(absent),
-            },
-            "baselines": [
-                {
-                    "name": name,
-                    "num_seqs": list(each.ladders.num_seqs),
-                    "num_blocks": list(each.ladders.num_blocks),
-                    **each.to_dict(),
-                    "within_limits": is_within(each, outcome.limits),
-                }
-                for name, each in baselines
-            ],
-            "warnings": warnings,
-            "provenance": {
-                "version": __version__,
-                "created": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-                "inputs": [
-                    {"path": item.path, "sha256": item.sha256, "rows": item.rows, "format": item.format}
-                    for item in (_sources(task.source) if inputs is None else inputs)
-                ],
-                "cost_sha256": task.cost.sha256(),
-                "cost_name": task.cost.name,
-                "replay": replay,
-                "asked": _asked(task),
-            },
-        }
-    )
-
-
-def _asked(task: Task) -> dict[str, Any]:
-    """The options of the run; what was left to its default too."""
-    options = asdict(task.options)
-    for name in ("num_seqs", "num_blocks", "query_lens"):
-        if not isinstance(options[name], str | None):
-            options[name] = list(options[name])
-    options.pop("time_limit_seconds")
-    replayed = asdict(task.replay_options) if task.replays_traces else {}
-    replayed.pop("executor", None)  # where it ran does not change the plan
-    return {**options, **replayed, "startup_seconds": task.cost.startup_seconds_of(task.options.target)}
-
-
-def _sources(source: Source) -> list[TraceSource]:
-    if isinstance(source, StepHistogram | Replay):
-        return []
-    traces = [source] if isinstance(source, Trace | TraceStream) else source
-    return [item for trace in traces for item in trace.sources]

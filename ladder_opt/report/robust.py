@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ladder_opt.plan.plan import Plan, PlanMix, PlanRobust, PlanWorkload
+from ladder_opt.plan.parts import PlanMix, PlanRobust, PlanWorkload
+from ladder_opt.plan.plan import Plan
 from ladder_opt.units import duration_text, hours_text
 
 _NAME_WIDTH = 30

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.frontier import Frontier
-from ladder_opt.plan.plan import Plan, PlanPadded, PlanPadding, PlanPrice, PlanRung
+from ladder_opt.plan.parts import PlanPadded, PlanPadding, PlanPrice, PlanRung
+from ladder_opt.plan.plan import Plan
 from ladder_opt.report.robust import robust_headline, robust_status, robust_text
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text

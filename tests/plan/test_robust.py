@@ -13,7 +13,8 @@ from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.replay import simulate, sum_of_replays
 from ladder_opt.plan.frontier import frontier
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
-from ladder_opt.plan.plan import Plan, PlanRobust, plan_from_dict
+from ladder_opt.plan.parts import PlanRobust
+from ladder_opt.plan.plan import Plan, plan_from_dict
 from ladder_opt.plan.tune import evaluate, tune
 from ladder_opt.trace.table import Trace
 from tests.plan.plans import ENGINE, STEPS, make_cost, make_trace
