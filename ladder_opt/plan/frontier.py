@@ -11,7 +11,8 @@ import numpy as np
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
-from ladder_opt.errors import InternalError, UsageError
+from ladder_opt.errors import InternalError, SolveError, UsageError
+from ladder_opt.plan.baselines import is_within
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.rounds import Progress, Source, Task, settle
@@ -178,12 +179,10 @@ def frontier(
     )
     prices = [price_ladders(last.steps, task.engine, task.cost, each, restarts=restarts) for each in ladders]
     _check(last.steps, task, prices)
-    if limits.max_variants is not None:
-        prices = [price for price in prices if price.num_variants <= limits.max_variants]
-    if limits.max_compile_seconds is not None:
-        most = limits.max_compile_seconds * (1 + 1e-9)
-        prices = [price for price in prices if price.compile_seconds <= most]
-    notes = list(warnings)
+    prices = [price for price in prices if is_within(price, limits)]
+    if not prices:
+        raise SolveError("--max-variants, --warmup-budget: found no point of the frontier within them")
+    notes = [*warnings, *notes]
     if not complete:
         notes.append(
             f"not complete within {task.options.time_limit_seconds:g} s: the points are the best known, "

@@ -15,6 +15,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve.problem import query_candidates
 from ladder_opt.solve.sequence_price import SequencePrice, price_sequences
 
 
@@ -327,7 +328,7 @@ def best_absent_rung(
     for axis, rungs, candidates in (
         ("num_seqs", ladders.num_seqs, [size for size in sizes[0] if size >= engine.min_batched_seqs]),
         ("num_blocks", ladders.num_blocks, sizes[1]),
-        ("query_lens", ladders.query_lens or (), _query_candidates(steps, engine)),
+        ("query_lens", ladders.query_lens or (), query_candidates(engine, cost)),
     ):
         for rung in candidates:
             if not rungs or rung in rungs or rung > rungs[-1]:
@@ -344,15 +345,6 @@ def best_absent_rung(
             if best is None or _loss(found) < _loss(best):
                 best = found
     return best
-
-
-def _query_candidates(steps: StepHistogram, engine: Engine) -> list[int]:
-    """Query lengths that occur, and whole blocks: any other is no better than one of these below it."""
-    if steps.sequences is None:
-        return []
-    top = engine.max_num_batched_tokens
-    blocks = np.arange(engine.block_size, top, engine.block_size)
-    return [int(size) for size in np.union1d(steps.sequences.query_len, blocks)]
 
 
 def _with_rungs(ladders: Ladders, axis: str, rungs: tuple[int, ...]) -> Ladders:

@@ -229,8 +229,9 @@ def build_problem(
         queries = len(rows[0])
         parts = traffic.build(rows, columns)
     if len(parts.sizes) > _MAX_ROWS:
+        what = "batch sizes and query lengths" if queries else "batch sizes"
         raise UsageError(
-            f"max_num_seqs: found {len(parts.sizes)} batch sizes to choose from, expected at most {_MAX_ROWS}"
+            f"max_num_seqs: found {len(parts.sizes)} {what} to choose from, expected at most {_MAX_ROWS}"
         )
     below_seqs = queries + _lowest_below(rows[1], engine.min_batched_seqs - 1, limits.guard)[1:]
     problem = LadderProblem(
@@ -290,7 +291,7 @@ class _Traffic:
             seqs = np.array(pins.num_seqs, np.int64)
         queries = np.zeros(0, np.int64)
         if target == "spyre-env":
-            queries = np.array(pins.query_lens or _query_candidates(engine, cost), np.int64)
+            queries = np.array(pins.query_lens or query_candidates(engine, cost), np.int64)
         self.rows = queries, seqs
         self.columns = np.array(pins.num_blocks, np.int64) if pins.num_blocks else columns
         self.columns_pinned = bool(pins.num_blocks)
@@ -316,8 +317,10 @@ class _Traffic:
         return stacked(calls, batched)
 
 
-def _query_candidates(engine: Engine, cost: CostModel) -> list[int]:
-    """A decode's length, multiples of the grain, and the limit, which the plugin appends to any list.
+def query_candidates(engine: Engine, cost: CostModel) -> list[int]:
+    """Query lengths that are solved for: 1, multiples of the grain, and max_num_batched_tokens.
+
+    A decode needs the first, and the plugin appends the last to any list.
 
     Where query padding costs nothing, a length in between only adds variants: whatever is padded to it could
     go to the next one, and a variant that the next one then needs (m blocks hold its shortest query) is one
