@@ -46,9 +46,9 @@ ARGUMENTS = {
     "num_gpu_blocks_override": ENGINE.num_kv_blocks,
 }
 RECORD_SECONDS = 0.2
-LONG = draw([960, 960, 900], [12, 12, 12], seed=1)  # 88 steps of prefill: time for the others to arrive
+LONG = draw([960] * 8, [12] * 8, seed=1)  # 240 steps of prefill: time for the others to arrive
 OTHERS = mixed(33, seed=2)
-ATTEMPTS = 3
+ATTEMPTS = 6
 MARGIN_SECONDS = 0.1  # between two clocks that see an arrival and a first token
 
 Cells = dict[tuple[int, int], tuple[float, float]]  # {(num_seqs, num_blocks): (steps, gathers_real)}
@@ -112,7 +112,7 @@ def serve(server: Server, record: Path) -> Burst:
     """Serve the requests together and read the record of them."""
     earlier_steps, earlier_requests = steps_of(record), requests_of(record)
     started_at = time.time()
-    answers = server.complete_all(LONG + OTHERS, gap_seconds=[0.05] * len(LONG))
+    answers = server.complete_in_order(LONG + OTHERS)
     requests = trace_of(record, at_least=earlier_requests + len(answers))
     trace = requests.take(np.arange(earlier_requests, len(requests)))
     assert trace.arrival_seconds is not None
