@@ -8,7 +8,7 @@ them (`RequestTimes.totals`). That is linear in the parameters, so each request 
 
 The replay needs the parameters to know which steps an arrival meets, so the two alternate, from a base alone
 (the quickest requests' time a token). Which requests run together hardly depends on the parameters once a
-queue has formed, so a few rounds do. Rounds that go in a circle all the same are damped: from the ninth on, the
+queue has formed, so a few rounds do. Rounds that go in a circle all the same are damped: from the ninth on,
 parameters go half the way. The round counts whose replay comes closest to the measured first and last tokens
 (mean absolute error over both).
 
