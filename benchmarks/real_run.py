@@ -369,14 +369,14 @@ def summary(run: Run, results: dict[str, Any]) -> list[str]:
     for name, label in _FITS.items():
         lines.append(f"{label}: {_parameter_text(results[name]['parameters'])}")
     lines.append(
-        f"the replay preempts {one['preemptions']} times, computes {one['prefill_tokens']:,} prefill tokens for "
-        f"{one['prompt_tokens']:,} of prompts and finds {one['cached_tokens']:,} cached; it ends at {one['end_seconds']:.1f} s, the server "
-        f"at {results['measured_end_seconds']:.1f} s"
+        f"the replay preempts {one['preemptions']} times, computes {one['prefill_tokens']:,} prefill tokens "
+        f"for {one['prompt_tokens']:,} of prompts and finds {one['cached_tokens']:,} cached; it ends at "
+        f"{one['end_seconds']:.1f} s, the server at {results['measured_end_seconds']:.1f} s"
     )
     lines.append(
         f"without prefix caching, prefill priced apart: {prices[0]} for a token computed for the first time, "
-        f"{prices[1]} for one that the replay computes again; {SERVER.max_num_batched_tokens} tokens of prompts "
-        f"in a step took the server {results['full_step_seconds']:.3f} s"
+        f"{prices[1]} for one that the replay computes again; {SERVER.max_num_batched_tokens} tokens of "
+        f"prompts in a step took the server {results['full_step_seconds']:.3f} s"
     )
     return lines
 

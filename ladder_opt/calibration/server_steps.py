@@ -8,8 +8,9 @@ them (`RequestTimes.totals`). That is linear in the parameters, so each request 
 
 The replay needs the parameters to know which steps an arrival meets, so the two alternate, from a base alone
 (the quickest requests' time a token). Which requests run together hardly depends on the parameters once a
-queue has formed, so a few rounds do; where the rounds end up going in a circle, the one counts whose replay
-comes closest to the measured first and last tokens (mean absolute error over both).
+queue has formed, so a few rounds do. Rounds that go in a circle all the same are damped: from the ninth on,
+parameters go half the way. The round counts whose replay comes closest to the measured first and last tokens
+(mean absolute error over both).
 
 Steps are priced as a server without rungs: every step by its own sequences and blocks. See
 `docs/replay-against-a-server.md` for what may be made of the numbers.
@@ -37,6 +38,7 @@ WORK = ("per_seq", "per_block", "per_prefill_token")
 _STEPS = TOTALS.index("steps")
 _WORK_TOTALS = [TOTALS.index(name) for name in ("decode_tokens", "decode_blocks", "prefill_tokens")]
 _ROUNDS = 25
+_UNDAMPED_ROUNDS = 8
 _SETTLED = 1e-4  # change of every parameter between rounds, relative
 
 
@@ -110,7 +112,7 @@ def fit_server_steps(
     base = float(np.percentile(measured[several] / (outputs[several] - 1), 10))
     cost = server_cost(name, base=base)
     times = [_replayed(run, engine, cost, scheduling) for run in runs]
-    best, best_rows, errors = cost, None, (np.inf, np.inf)
+    best_rows, errors = None, (np.inf, np.inf)
     before = np.zeros(1 + len(WORK))
     rounds = 0
     while rounds < _ROUNDS:
@@ -119,17 +121,22 @@ def fit_server_steps(
         rows = (measured[several], totals[:, _STEPS], totals[:, _WORK_TOTALS])
         fit = fit_steps(*rows, WORK, bootstraps=0)
         theta = np.array([term.seconds for term in fit.terms])
-        cost = server_cost(name, **{term.name: term.seconds for term in fit.terms})
+        if rounds > _UNDAMPED_ROUNDS:  # going in a circle: meet half way
+            theta = (theta + before) / 2
+        cost = server_cost(name, **dict(zip(("base", *WORK), theta.tolist(), strict=True)))
         times = [_replayed(run, engine, cost, scheduling) for run in runs]
         found = _errors(runs, times, chosen)
         if best_rows is None or sum(found) < sum(errors):
-            best, best_rows, errors = cost, rows, found
+            best_rows, errors = rows, found
         if np.allclose(theta, before, rtol=_SETTLED, atol=1e-12):
             break
         before = theta
     if best_rows is None:
         raise InternalError("the fit made no round")
-    return ServerFit(best, fit_steps(*best_rows, WORK, seed=seed), rounds, *errors)
+    steps = fit_steps(*best_rows, WORK, seed=seed)
+    cost = server_cost(name, **{term.name: term.seconds for term in steps.terms})
+    times = [_replayed(run, engine, cost, scheduling) for run in runs]
+    return ServerFit(cost, steps, rounds, *_errors(runs, times, chosen))
 
 
 def _replayed(

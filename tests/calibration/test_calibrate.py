@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ladder_opt.calibration.api import calibrate
-from ladder_opt.calibration.request_records import read_request_records
+from ladder_opt.calibration.request_records import read_request_records, with_distinct_prompts
 from ladder_opt.calibration.server_records import NO_PLANS
+from ladder_opt.calibration.server_steps import server_cost
 from ladder_opt.cli.app import main
 from ladder_opt.cost.model import read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
+from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.read import TIMED_FORMATS, read_timed_trace, read_trace
 from tests.calibration.runs import SERVER, TRUTH, made_trace, server_run, write_records
 
@@ -168,3 +172,29 @@ def test_a_table_with_token_times_will_do(tmp_path: Path) -> None:
     header = "arrival_seconds,prompt_tokens,output_tokens,first_token_seconds,last_token_seconds"
     path.write_text("\n".join([header, *(",".join(map(repr, row)) for row in rows)]), encoding="utf-8")
     assert calibrate(path, SERVER).cost.step_seconds.base == pytest.approx(TRUTH["base"], rel=0.02)
+
+
+def test_a_server_with_a_prefix_cache_is_replayed_with_one(records: Path) -> None:
+    """The pool is short: preempted requests come back to some of their own blocks."""
+    trace = made_trace(9, gap_seconds=0.05)
+    caching = Scheduling(prefix_caching=True)
+    small = replace(SERVER, num_kv_blocks=600)
+    run = with_distinct_prompts(server_run(trace), block_tokens=16)
+    times = simulate(
+        run.trace, small, server_cost("truth", **TRUTH), scheduling=caching, request_times=True
+    ).request_times
+    assert times is not None
+    timings = replace(
+        run.timings,
+        scheduled_seconds=times.scheduled_seconds,
+        first_token_seconds=times.first_token_seconds,
+        last_token_seconds=times.finish_seconds,
+    )
+    write_records(replace(run, timings=timings), records)
+    cached, uncached = (calibrate(records, small, prefix_caching=caches) for caches in (True, False))
+    assert cached.cost.fit is not None
+    assert uncached.cost.fit is not None
+    assert cached.cost.fit["scheduling"]["prefix_caching"] is True
+    error = "last_token_mean_absolute_error_seconds"
+    assert cached.cost.fit["residuals"][error] < uncached.cost.fit["residuals"][error]
+    assert cached.cost.step_seconds.base == pytest.approx(TRUTH["base"], rel=0.1)

@@ -17,7 +17,8 @@ from ladder_opt.occupancy import engine_run
 from ladder_opt.occupancy.plain import PlainReplay, simulate_plain
 from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
 from ladder_opt.occupancy.request_times import FINISH, TOTALS
-from ladder_opt.trace.table import Trace
+from ladder_opt.occupancy.scheduling import Scheduling
+from ladder_opt.trace.table import HashIds, Trace
 from tests.occupancy.test_replay import COST, assert_same, cases
 
 INTERVALS = st.sampled_from([0.003, 0.05, 0.7, 20.0])
@@ -185,3 +186,52 @@ def test_a_server_without_rungs_pays_for_each_sequence() -> None:
     assert replay.busy_seconds == 0.5 + 33 * 0.0625 + 0.5 + 2 * 0.25 + 4 * 0.125
     with pytest.raises(UsageError, match="block_size: found 16, expected a multiple of 64"):
         Engine(block_size=16)
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        Scheduling(policy="priority"),
+        Scheduling(sliding_window=256),
+        Scheduling(n=3),
+        Scheduling(long_prefill_token_threshold=64),
+        Scheduling(prefix_caching=True),
+    ],
+    ids=lambda one: str(one.policy if one.policy == "priority" else one),
+)
+@pytest.mark.parametrize("concurrency", [None, 6])
+def test_watching_changes_nothing_whatever_the_scheduling(
+    scheduling: Scheduling, concurrency: int | None
+) -> None:
+    rng = np.random.default_rng(5)
+    prompt = rng.integers(10, 700, 60)
+    trace = Trace(
+        np.cumsum(rng.exponential(0.2, 60)),
+        prompt,
+        rng.integers(1, 90, 60),
+        priority=rng.integers(0, 3, 60),
+        hash_ids=HashIds.of([range(-(-tokens // 128)) for tokens in prompt.tolist()], 128),
+    )
+    engine = Engine(max_num_seqs=8, max_model_len=1024, num_kv_blocks=20)
+    unwatched = simulate(trace, engine, COST, scheduling=scheduling, concurrency=concurrency)
+    watched = simulate(
+        trace,
+        engine,
+        COST,
+        scheduling=scheduling,
+        concurrency=concurrency,
+        timeline_seconds=0.25,
+        request_times=True,
+    )
+    assert_same(replace(watched, timeline=None, request_times=None), unwatched)
+    times, timeline = watched.request_times, watched.timeline
+    assert times is not None
+    assert timeline is not None
+    assert times.row.tolist() == np.repeat(np.arange(60), scheduling.n).tolist()
+    assert (times.arrival_seconds <= times.scheduled_seconds + 1e-9).all()
+    assert (times.scheduled_seconds < times.first_token_seconds).all()
+    assert (times.first_token_seconds <= times.finish_seconds).all()
+    assert timeline.steps.sum() == watched.engine_steps
+    assert timeline.running.max() <= 8
+    assert timeline.waiting.min() >= 0
+    assert timeline.running[-1] == timeline.waiting[-1] == timeline.blocks_in_use[-1] == 0
