@@ -25,6 +25,7 @@ from ladder_opt.ladder import parse_rungs
 from ladder_opt.occupancy.engine_file import SchedulingFile, read_scheduling_settings
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.record_file import read_recorded_steps, steps_files
+from ladder_opt.occupancy.replay import prefix_caching_notes
 from ladder_opt.occupancy.sequences_file import read_sequences
 from ladder_opt.plan.options import DEFAULT_MIN_GAIN, ReplayOptions, SolveOptions
 from ladder_opt.plan.rounds import Source
@@ -522,5 +523,8 @@ def load_traffic(
             for source in _inputs(path, trace)
         ),
         warnings=engine_options.scheduling_file().warnings,
-        notes=tuple(note for trace in loaded for note in trace.notes),
+        notes=(
+            *(note for trace in loaded for note in trace.notes),
+            *prefix_caching_notes(loaded, load.scheduling(engine_options)),
+        ),
     )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -88,13 +89,31 @@ def hash_ids_of(draw: st.DrawFn, trace: Trace) -> HashIds:
     return HashIds.of(rows, block_tokens)
 
 
+@st.composite
+def cached_tokens_of(draw: st.DrawFn, trace: Trace) -> NDArray[np.int64]:
+    """Parts of the prompts, all of them, more than there is, and less than nothing."""
+    shares = draw(
+        st.lists(
+            st.one_of(st.floats(0, 1), st.sampled_from([0, 1, 3, -1])),
+            min_size=len(trace),
+            max_size=len(trace),
+        )
+    )
+    tokens = zip(trace.prompt_tokens.tolist(), shares, strict=True)
+    return np.array([int(prompt * share) for prompt, share in tokens])
+
+
 @given(cases(), st.booleans(), st.one_of(st.none(), settings_of_scheduling()), st.data())
 def test_equals_plain_twin(
     case: tuple[Trace, Engine, int | None], sparse: bool, scheduling: Scheduling | None, data: st.DataObject
 ) -> None:
     trace, engine, concurrency = case
     if scheduling is not None and scheduling.prefix_caching:
-        trace = replace(trace, hash_ids=data.draw(hash_ids_of(trace)))
+        trace = (
+            replace(trace, hash_ids=data.draw(hash_ids_of(trace)))
+            if data.draw(st.booleans())
+            else replace(trace, cached_tokens=data.draw(cached_tokens_of(trace)))
+        )
     if scheduling is not None:
         priority = st.lists(st.integers(-2, 2), min_size=len(trace), max_size=len(trace))
         trace = replace(trace, priority=np.array(data.draw(priority)))
