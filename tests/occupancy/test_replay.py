@@ -175,6 +175,34 @@ def test_event_loop_equals_step_loop(
     assert_same(events, stepwise)
 
 
+@given(cases(), st.booleans(), st.data())
+def test_recorded_hits_on_an_ample_pool_need_no_blocks_to_be_followed(
+    case: tuple[Trace, Engine, int | None], per_sequence: bool, data: st.DataObject
+) -> None:
+    """Event loop, step loop, and the step loop with every block of the pool: one replay."""
+    trace = replace(case[0], cached_tokens=data.draw(cached_tokens_of(case[0])))
+    engine, caching = replace(case[1], num_kv_blocks=None), Scheduling(prefix_caching=True)
+    assert not caching.follows_blocks(engine, has_hash_ids=False)
+
+    def replay(*, stepwise: bool) -> Replay:
+        return simulate(
+            trace,
+            engine,
+            COST,
+            concurrency=case[2],
+            scheduling=caching,
+            per_sequence=per_sequence,
+            stepwise=stepwise,
+        )
+
+    events = replay(stepwise=False)
+    assert_same(events, replay(stepwise=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduling, "follows_blocks", lambda *_, **__: True)
+        assert_same(events, replay(stepwise=False))
+    assert events.cached_tokens + events.prefill_tokens == int(trace.prompt_tokens.sum())
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "engine", "replicas"),
