@@ -121,7 +121,7 @@ def test_a_small_pool_forgets_the_least_recently_used() -> None:
 
 def recorded(prompt: list[int], cached: list[int]) -> Trace:
     """Requests one after the other, with what a server had cached of each."""
-    arrivals = 1e6 * np.arange(len(prompt))
+    arrivals = np.array(1e6 * np.arange(len(prompt)), np.float64)
     output = np.full(len(prompt), 3)
     return Trace(arrivals, np.array(prompt), output, cached_tokens=np.array(cached))
 
