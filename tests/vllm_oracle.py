@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 # What vLLM reads as it is imported: an `empty` build knows no device of its own.
 VLLM_ENVIRONMENT = {
@@ -78,12 +78,14 @@ class OracleReplay:
         end_seconds: the clock after the last step.
         preemptions: how many times a running request lost its blocks.
         finish_seconds: per request, the clock after the step that gave its last token.
+        cached_tokens: per request, tokens that its first sequence did not compute as it was first admitted.
     """
 
     loads: list[StepLoad]
     end_seconds: float
     preemptions: int
     finish_seconds: list[float]
+    cached_tokens: list[int]
 
 
 def replay_with_vllm(
@@ -105,6 +107,7 @@ def replay_with_vllm(
     n: int = 1,
     prefix_caching: bool = False,
     prompts: Sequence[Sequence[int]] | None = None,
+    supplied_tokens: Sequence[int] | None = None,
 ) -> OracleReplay:
     """Replays requests, in the order given, through vLLM's scheduler.
 
@@ -114,6 +117,8 @@ def replay_with_vllm(
     is a request of its own to the scheduler, as vLLM's front end fans them out; a request has finished when
     they all have. A step that only preempts, and schedules nothing, takes no time.
     With `prefix_caching` the tokens of the `prompts` count, and no two sequences generate the same ones.
+    `supplied_tokens` of each request, whole blocks, are cached elsewhere: a KV connector loads them at once,
+    into blocks that are the request's own.
 
     Raises:
         RuntimeError: the scheduler has requests and schedules none, as one outgrows the pool.
@@ -128,8 +133,10 @@ def replay_with_vllm(
         long_prefill_token_threshold=long_prefill_token_threshold,
         sliding_window=sliding_window,
         prefix_caching=prefix_caching,
+        supplied_tokens=supplied_tokens,
     )
     requests = len(prompt_tokens)
+    cached_tokens = [0] * requests
     loads: list[StepLoad] = []
     finish_seconds = [0.0] * requests
     unfinished = [n] * requests
@@ -168,13 +175,52 @@ def replay_with_vllm(
         if not scheduled.num_scheduled_tokens:
             raise RuntimeError(f"nothing scheduled at {now} s with {added - finished} requests in flight")
         preemptions += len(scheduled.preempted_req_ids or ())
+        _note_hits(scheduled, cached_tokens)
         loads.append(_step_load(scheduler, scheduled, block_size, sliding_window))
         now += step_seconds(loads[-1])
         for request in _sample(scheduler, scheduled):
             finish_seconds[request] = now
             unfinished[request] -= 1
             finished += unfinished[request] == 0
-    return OracleReplay(loads, now, preemptions, finish_seconds)
+    return OracleReplay(loads, now, preemptions, finish_seconds, cached_tokens)
+
+
+def _note_hits(scheduled: Any, cached_tokens: list[int]) -> None:
+    for first in scheduled.scheduled_new_reqs:
+        request, _, child = first.req_id.partition("-")
+        if not int(child):
+            cached_tokens[int(request)] = first.num_computed_tokens
+
+
+class _Supplier:
+    """What the scheduler asks of a KV connector, of which it needs no more than how much it has."""
+
+    supports_divergent_local_hybrid_hits = False
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tokens
+
+    def on_new_request(self, request: Any) -> None:
+        pass
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        tokens = self.tokens[int(request.request_id.partition("-")[0])]
+        return max(0, tokens - num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        pass
+
+    def build_connector_meta(self, scheduler_output: Any) -> None:
+        pass
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        return False, None
+
+    def get_kv_connector_stats(self) -> None:
+        pass
+
+    def take_events(self) -> tuple[()]:
+        return ()
 
 
 def _step_load(scheduler: Any, scheduled: Any, block_size: int, sliding_window: int | None) -> StepLoad:
@@ -275,6 +321,7 @@ def _scheduler(
     long_prefill_token_threshold: int,
     sliding_window: int | None,
     prefix_caching: bool,
+    supplied_tokens: Sequence[int] | None,
 ) -> Any:
     """A scheduler set as on Spyre: chunked prefill on, async scheduling off."""
     import torch
@@ -336,7 +383,7 @@ def _scheduler(
         if sliding_window is None
         else SlidingWindowSpec(**shape, sliding_window=sliding_window)
     )
-    return Scheduler(
+    scheduler = Scheduler(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=num_gpu_blocks,
@@ -347,3 +394,6 @@ def _scheduler(
         block_size=block_size,
         log_stats=False,
     )
+    if supplied_tokens is not None:
+        cast("Any", scheduler).connector = _Supplier(supplied_tokens)
+    return scheduler

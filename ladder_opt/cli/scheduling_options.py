@@ -38,7 +38,8 @@ class SchedulingOptions:
     prefix_caching: Annotated[
         bool,
         typer.Option(
-            "--prefix-caching", help="Prompts share cached KV blocks, by the hash_ids of the traces [off]."
+            "--prefix-caching",
+            help="Prompts start from cached KV blocks, by the traces' hash_ids or else cached_tokens [off].",
         ),
     ] = False
     num_speculative_tokens: Annotated[

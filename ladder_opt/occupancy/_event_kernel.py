@@ -144,7 +144,8 @@ def advance(
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
     marks: NDArray[np.float64] | None,
-    no_pool: Pool,
+    supplied: NDArray[np.int64],
+    pool: Pool,
     max_steps: int,
 ) -> int:
     """Run at most `max_steps` engine steps; arguments and result are those of `_step_kernel.advance`.
@@ -236,7 +237,8 @@ def advance(
                 nothing,
                 nothing,
                 nothing,
-                no_pool,
+                supplied,
+                pool,
                 1,
             )
             num_preempted = state[PREEMPTED]
@@ -340,11 +342,13 @@ def advance(
                 request = preempted[num_preempted - 1] if num_preempted > 0 else next_new
                 if (known[request] + block_size - 1) // block_size > free:
                     break
-                tokens = min(known[request], budget)
-                wanted = (tokens + block_size - 1) // block_size
+                before = supplied[request] if supplied.size > 0 else 0
+                pool.hits[0] += before
+                tokens = min(known[request] - before, budget)
+                wanted = (before + tokens + block_size - 1) // block_size
                 free -= wanted
                 blocks[request] = wanted
-                computed[request] = tokens
+                computed[request] = before + tokens
                 budget -= tokens
                 in_step += 1
                 scheduled += 1
@@ -356,11 +360,11 @@ def advance(
                     num_preempted -= 1
                 else:
                     next_new += 1
-                if tokens < known[request]:
+                if before + tokens < known[request]:
                     prefilling = request
                     break
                 known[request] += 1
-                if tokens >= prompt[request] + output[request] - 1:
+                if before + tokens >= prompt[request] + output[request] - 1:
                     leaving += wanted
                     at_once[num_at_once] = request
                     num_at_once += 1

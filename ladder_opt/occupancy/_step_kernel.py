@@ -25,7 +25,7 @@ from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, exten
     WINDOW,  # tokens of the sliding window; read where `dropped` is given
     MOST_BLOCKS,  # that admission asks for, whatever the sequence's length
     RESERVE,  # requests never scheduled that a step must have behind it; 0: all are loaded
-    CACHING,  # 1: prefix caching, with `pool`
+    CACHING,  # 1: the pool's blocks are followed one by one, in `pool`
     LIMIT_SLOTS,
 ) = range(12)
 # Slots of the integer state; the loop can stop after any step and go on from here.
@@ -143,6 +143,7 @@ def advance(
     of_rank: NDArray[np.int64],
     dropped: NDArray[np.int64],
     unfinished: NDArray[np.int64],
+    supplied: NDArray[np.int64],
     pool: Pool,
     max_steps: int,
 ) -> int:
@@ -178,6 +179,8 @@ def advance(
             place; empty: full attention.
         unfinished: (requests / children,) sequences that have not finished, modified in place; empty where a
             request has one.
+        supplied: (requests,) tokens, whole blocks, that a request starts from whenever it is admitted, in
+            blocks of its own; empty: none.
         pool: the prefix cache; modified in place.
         max_steps: when to pause.
     """
@@ -299,6 +302,8 @@ def advance(
                 if whole - hits + free_hits > free:
                     break
                 before = hits * block_size
+                if supplied.size > 0:
+                    before = max(before, supplied[request])
                 tokens = known[request] - before
                 if 0 < threshold < tokens:
                     tokens = threshold
@@ -310,7 +315,7 @@ def advance(
                 if caching:
                     admit(pool, request, hits)
                     extend(pool, request, hits, wanted, before + tokens, block_size)
-                    pool.hits[0] += before
+                pool.hits[0] += before
                 budget -= tokens
                 if marks is not None:
                     mark(marks, SCHEDULED, request, now, busy, state)

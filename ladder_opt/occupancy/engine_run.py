@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
-from ladder_opt.occupancy.scheduling import Scheduling
+from ladder_opt.occupancy.scheduling import Scheduling, supplied_tokens
 from ladder_opt.occupancy.sequences import dense_table_shape
 from ladder_opt.occupancy.watch import EngineWatch, Watch, Watched
 from ladder_opt.trace.table import HashIds
@@ -70,6 +70,7 @@ class EngineRun:
         scheduling: Scheduling | None = None,
         stepwise: bool = False,
         watch: Watch | None = None,
+        has_hash_ids: bool = True,
     ) -> None:
         """Start an idle engine.
 
@@ -82,15 +83,19 @@ class EngineRun:
             scheduling: settings besides the limits; default: vLLM's on Spyre.
             stepwise: run the step loop in place of the event loop.
             watch: what else to note; all requests have to be fed at once.
+            has_hash_ids: whether `feed` will say what prompts hold; read where prefixes are cached.
         """
         scheduling = scheduling or Scheduling()
         self._scheduling = scheduling
+        self._follows_blocks = scheduling.follows_blocks(engine, has_hash_ids=has_hash_ids)
         self._engine = engine
         self._kernel, self._advance, self._takes_extras = _load_loop(
-            scheduling, closed=concurrency is not None, stepwise=stepwise
+            replace(scheduling, prefix_caching=self._follows_blocks),
+            closed=concurrency is not None,
+            stepwise=stepwise,
         )
         # A later request may come before an earlier one, or siblings have to stay side by side.
-        self._needs_all = scheduling.policy == "priority" or scheduling.n > 1 or scheduling.prefix_caching
+        self._needs_all = scheduling.policy == "priority" or scheduling.n > 1 or self._follows_blocks
         self._hash_ids: HashIds | None = None
         self._pool: Any = None
         self._max_num_seqs = engine.max_num_seqs
@@ -106,7 +111,7 @@ class EngineRun:
         limits[self._kernel.THRESHOLD] = scheduling.long_prefill_token_threshold
         limits[self._kernel.WINDOW] = scheduling.sliding_window or 0
         limits[self._kernel.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
-        limits[self._kernel.CACHING] = scheduling.prefix_caching
+        limits[self._kernel.CACHING] = self._follows_blocks
         self._limits = limits
         self._seconds = np.array(
             [
@@ -127,7 +132,7 @@ class EngineRun:
         self._prompt, self._output, self._computed, self._known, self._blocks, self._preempted = (
             np.zeros(0, np.int64) for _ in range(6)
         )
-        self._priority, self._dropped = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._priority, self._dropped, self._supplied = (np.zeros(0, np.int64) for _ in range(3))
         self._left = 0  # requests that are finished and no longer in the arrays
         self.requests = 0
 
@@ -141,32 +146,33 @@ class EngineRun:
         arrival_seconds: NDArray[np.float64] | None,
         prompt: Integers,
         output: Integers,
+        *,
         priority: Integers | None = None,
         hash_ids: HashIds | None = None,
+        cached_tokens: Integers | None = None,
     ) -> None:
         """Load the next requests, each (requests,); arrivals as the engine's clock has them, or None.
 
+        With `cached_tokens`, which all loads have or none, there are no `hash_ids`.
+
         Raises:
-            InternalError: a second load with, or after, one with `hash_ids`, or of an engine that is watched.
+            InternalError: a second load with, or after, one whose blocks are followed, or of a watched
+                engine.
         """
         if not len(prompt):
             return
-        if self.requests and (hash_ids is not None or self._hash_ids is not None):
-            raise InternalError("found a second chunk with hash_ids, expected all requests at once")
         if self.requests and self._watch is not None:
             raise InternalError("found a second chunk for a watched engine, expected all requests at once")
         if self.requests and not self._needs_all:
             self._drop_finished()
         elif not self.requests and arrival_seconds is not None:
             self._clock[self._kernel.NOW] = arrival_seconds[0]
+        self._feed_what_is_cached(prompt, hash_ids, cached_tokens)
         children = self._scheduling.n
         if children > 1:
             prompt, output = np.repeat(prompt, children), np.repeat(output, children)
             priority = None if priority is None else np.repeat(priority, children)
             arrival_seconds = None if arrival_seconds is None else np.repeat(arrival_seconds, children)
-            if hash_ids is not None:
-                hash_ids = hash_ids.take(np.repeat(np.arange(len(prompt) // children), children))
-        self._hash_ids = hash_ids
         self.requests += len(prompt)
         none = np.zeros(len(prompt), np.int64)
         if arrival_seconds is not None:
@@ -182,6 +188,21 @@ class EngineRun:
         if self._scheduling.sliding_window is not None:
             self._dropped = np.concatenate((self._dropped, none))
 
+    def _feed_what_is_cached(
+        self, prompt: Integers, hash_ids: HashIds | None, cached_tokens: Integers | None
+    ) -> None:
+        block_size, children = self._engine.block_size, self._scheduling.n
+        supplied = np.zeros(0, np.int64)
+        if cached_tokens is not None:
+            supplied = supplied_tokens(cached_tokens, prompt, block_size=block_size)
+            hash_ids = _unlike_ids(prompt, block_size) if self._follows_blocks else None
+        if self.requests and (hash_ids is not None or self._hash_ids is not None):
+            raise InternalError("found a second chunk with hash_ids, expected all requests at once")
+        if hash_ids is not None and children > 1:
+            hash_ids = hash_ids.take(np.repeat(np.arange(len(prompt)), children))
+        self._hash_ids = hash_ids
+        self._supplied = np.concatenate((self._supplied, np.repeat(supplied, children)))
+
     def _drop_finished(self) -> None:
         """Keep those that wait or run; requests in flight come first, then those never scheduled."""
         state, kernel = self._state, self._kernel
@@ -196,6 +217,8 @@ class EngineRun:
         self._blocks = self._blocks[kept]
         if len(self._dropped):
             self._dropped = self._dropped[kept]
+        if len(self._supplied):
+            self._supplied = self._supplied[kept]
         self._running[:num_running] = np.arange(num_running)
         self._preempted = np.zeros(len(kept), np.int64)
         self._preempted[:num_preempted] = np.arange(num_running, len(in_flight))
@@ -220,7 +243,7 @@ class EngineRun:
         self._limits[self._kernel.RESERVE] = reserve
         if self._pool is None:
             self._pool = self._make_pool()
-        extras = (*self._extras(), self._pool) if self._takes_extras else (self._pool,)
+        extras = (*(self._extras() if self._takes_extras else ()), self._supplied, self._pool)
         told = self.finished
         if self._watch is not None:
             self._marks = self._watch.begin(self._arrival, len(self._prompt), self._clock)
@@ -269,7 +292,7 @@ class EngineRun:
         """What the loops keep of the prefix cache; an empty one where there is none."""
         from ladder_opt.occupancy import _block_keys, _prefix_cache  # noqa: PLC0415  (they bring numba)
 
-        if self._hash_ids is None or not self._scheduling.prefix_caching:
+        if self._hash_ids is None or not self._follows_blocks:
             return _prefix_cache.make_pool(
                 np.zeros(1, np.int64), np.zeros(0, np.int64), num_blocks=0, max_num_seqs=0
             )
@@ -316,6 +339,13 @@ class EngineRun:
             "idle_seconds": float(clock[kernel.IDLE]),
             "end_seconds": float(clock[kernel.NOW]),
         }
+
+
+def _unlike_ids(prompt: Integers, block_size: int) -> HashIds:
+    """Ids of prompts that have nothing in common."""
+    offsets = np.zeros(len(prompt) + 1, np.int64)
+    np.cumsum(-(-prompt // block_size), out=offsets[1:])
+    return HashIds(block_size, offsets, np.arange(offsets[-1]))
 
 
 def _load_loop(

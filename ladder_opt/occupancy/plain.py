@@ -79,6 +79,7 @@ class _Request:
     sampled_tokens: int = 0
     blocks: int = 0
     dropped_blocks: int = 0
+    supplied_blocks: int = 0
     keys: list[int] = field(default_factory=list)
     table: list[_Block] = field(default_factory=list)
     times: dict[str, float] = field(default_factory=dict)
@@ -206,18 +207,23 @@ def _sample(
 def _set_keys(requests: Iterable[_Request], trace: Trace, block_size: int) -> None:
     """Number every prefix of whole blocks by its content; with output tokens it is a number of its own."""
     number: dict[tuple[int, Hashable], int] = {}
-    if trace.hash_ids is None:
-        return
-    size = trace.hash_ids.block_tokens
+    size = 1 if trace.hash_ids is None else trace.hash_ids.block_tokens
     for request in requests:
-        first = trace.hash_ids.offsets[request.parent]
-        last = trace.hash_ids.offsets[request.parent + 1]
-        ids = trace.hash_ids.values[first:last].tolist()
+        ids: list[int] = []
+        if trace.hash_ids is None and trace.cached_tokens is not None:
+            # Nothing is known but how much was cached: no prompt is like another.
+            cached = min(int(trace.cached_tokens[request.parent]), request.prompt_tokens - 1)
+            request.supplied_blocks = max(0, cached) // block_size
+            ids = [request.parent] * request.prompt_tokens
+        elif trace.hash_ids is not None:
+            first = trace.hash_ids.offsets[request.parent]
+            last = trace.hash_ids.offsets[request.parent + 1]
+            ids = trace.hash_ids.values[first:last].tolist()
         key = 0
         for end in range(block_size, request.prompt_tokens + request.output_tokens, block_size):
             content: Hashable = tuple(ids[(end - block_size) // size : (end - 1) // size + 1])
             if end > request.prompt_tokens:
-                content = (request.parent, request.child)
+                content = ("output", request.parent, request.child)
             key = number.setdefault((key, content), len(number) + 1)
             request.keys.append(key)
 
@@ -305,7 +311,7 @@ def _schedule_waiting(step: _Step, waiting: deque[_Request]) -> None:
         if min(whole, most_blocks) - len(hits) + free_hits > step.free_blocks:
             break
         waiting.popleft()
-        request.computed_tokens = len(hits) * step.engine.block_size
+        request.computed_tokens = max(len(hits), request.supplied_blocks) * step.engine.block_size
         tokens = step.next_tokens(request)
         request.blocks = math.ceil((request.computed_tokens + tokens) / step.engine.block_size)
         if step.cache:

@@ -66,7 +66,7 @@ class Replay:
         preemptions: times that a running request lost its blocks.
         prefill_tokens: tokens scheduled outside decodes, recomputed ones included.
         decode_tokens: decodes scheduled, over all steps.
-        cached_tokens: tokens that the prefix cache supplied.
+        cached_tokens: tokens that the prefix cache supplied, again after each preemption.
         busy_seconds: sum of all steps' times.
         idle_seconds: time in which nothing was to do.
         end_seconds: when the last request finished (the latest replica's).
@@ -148,7 +148,8 @@ def simulate(
             tokens and other totals are counted once whatever the weights.
         scheduling: settings besides the limits; default: vLLM's on Spyre. Of a request with `n` sequences
             each counts as a request in the result. With priorities, or more than one sequence a request, an
-            engine's part of a stream is loaded whole; with prefix caching, all of it.
+            engine's part of a stream is loaded whole; with prefix caching, all of it, but for a trace of
+            `cached_tokens` alone on a pool that is never short.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
         timeline_seconds: also sample what runs and waits, this many seconds apart (`Replay.timeline`). This
             and `request_times` load a stream whole and replay in this process alone.
@@ -161,7 +162,8 @@ def simulate(
 
     Raises:
         UsageError: an option is out of range, `per_sequence` needs too large a table, a trace without
-            arrivals has no `concurrency`, or several traces were to have one timeline.
+            arrivals has no `concurrency`, with `prefix_caching` one says nothing of what is cached, or
+            several traces were to have one timeline.
         InputError: no request can be replayed.
     """
     inputs: list[AnyTrace] = [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
@@ -175,12 +177,9 @@ def simulate(
     mix = _checked_weights(weights, len(inputs))
     scheduling = scheduling or Scheduling()
     scheduling.check(engine)
-    if scheduling.prefix_caching and not all(trace.has_hash_ids for trace in inputs):
-        raise UsageError(
-            "prefix-caching: found a trace without hash_ids, expected the ids of each prompt's blocks, as in "
-            "Mooncake and Bailian traces"
-        )
-    if scheduling.prefix_caching or watch is not None:
+    if scheduling.prefix_caching:
+        inputs = [_with_what_is_cached(trace, engine, scheduling) for trace in inputs]
+    if watch is not None:
         inputs = [trace.whole() for trace in inputs]
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
@@ -261,6 +260,31 @@ def sum_of_replays(replays: Sequence[Replay]) -> Replay:
         end_seconds=max(each.end_seconds for each in replays),
         longest_span_seconds=max(each.longest_span_seconds for each in replays),
     )
+
+
+def prefix_caching_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
+    """What a person should know of a replay of these traces, where it goes by their `cached_tokens`."""
+    inputs = [traces] if isinstance(traces, Trace | TraceStream) else traces
+    counted = sum(not trace.has_hash_ids and trace.has_cached_tokens for trace in inputs)
+    if not scheduling.prefix_caching or not counted:
+        return []
+    return [
+        (
+            f"prefix-caching: {counted} of {len(inputs)} traces say by cached_tokens alone what a server had "
+            "cached: requests start from as much, which another pool or load would change, and share no KV "
+            "blocks, so the pool fills sooner than on a server"
+        )
+    ]
+
+
+def _with_what_is_cached(trace: AnyTrace, engine: Engine, scheduling: Scheduling) -> AnyTrace:
+    """The trace; in memory where the pool's blocks are followed, as all requests are loaded at once then."""
+    if not trace.has_hash_ids and not trace.has_cached_tokens:
+        raise UsageError(
+            "prefix-caching: found a trace without hash_ids or cached_tokens, expected the ids of each "
+            "prompt's blocks, as in Mooncake and Bailian traces, or how much of each prompt was cached"
+        )
+    return trace.whole() if scheduling.follows_blocks(engine, has_hash_ids=trace.has_hash_ids) else trace
 
 
 def _histogram(part: Counted, weight: float) -> StepHistogram:

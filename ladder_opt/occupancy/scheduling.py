@@ -18,6 +18,9 @@ Scheduler does:
   computes at least its last token. Blocks are shared and counted once, keyed as they are scheduled, and
   evicted least recently used first (`_prefix_cache.py`). `_block_keys.py` says what a trace tells of their
   content, and what it cannot. Not with a window, where the last window's blocks alone would be a hit.
+  Of a trace without ids of blocks, its `cached_tokens` are what each request starts from, whenever it is
+  admitted (`supplied_tokens`), in blocks that no other request shares; its own that the pool still holds are
+  found again.
 
 Speculative decoding is none of them: a verify step asks for 1 + num_speculative_tokens tokens of a sequence,
 and batched decode takes one (the backend splits off decodes at a threshold of 1), so its steps go through the
@@ -30,6 +33,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
@@ -48,7 +54,8 @@ class Scheduling:
         long_prefill_token_threshold: most tokens of one request in a step; 0 for no limit of its own.
         sliding_window: tokens that each layer attends to; None for all.
         n: sequences of each request.
-        prefix_caching: prompts share the KV blocks that they have in common; needs traces with `hash_ids`.
+        prefix_caching: prompts share the KV blocks that they have in common; needs traces with `hash_ids`
+            or, in second place, `cached_tokens`.
     """
 
     policy: Literal["fcfs", "priority"] = "fcfs"
@@ -92,9 +99,31 @@ class Scheduling:
                 f"max_model_len = {engine.max_model_len}"
             )
 
+    def follows_blocks(self, engine: Engine, *, has_hash_ids: bool) -> bool:
+        """Whether a replay has to know each block of the pool.
+
+        Without ids of blocks a request finds no blocks but its own, after a preemption, or its siblings';
+        where neither can be, counting blocks gives the same replay.
+        """
+        ample = engine.usable_kv_blocks >= engine.max_num_seqs * engine.max_num_blocks
+        return self.prefix_caching and (has_hash_ids or self.n > 1 or not ample)
+
     def most_admission_blocks(self, engine: Engine) -> int:
         """Blocks that admission asks for at most, however long the sequence is."""
         if self.sliding_window is None:
             return engine.max_num_blocks
         tokens = min(self.sliding_window - 1 + engine.max_num_batched_tokens, engine.max_model_len)
         return -(-tokens // engine.block_size) + 1
+
+
+def supplied_tokens(
+    cached_tokens: NDArray[np.int64], prompt_tokens: NDArray[np.int64], *, block_size: int
+) -> NDArray[np.int64]:
+    """What an engine would find cached of prompts, of which a server found `cached_tokens`.
+
+    vLLM's hits are whole blocks (its `get_computed_blocks`) and leave at least the last token to compute.
+
+    Returns:
+        int64 (requests,), multiples of `block_size`, each below its prompt.
+    """
+    return np.clip(cached_tokens, 0, prompt_tokens - 1) // block_size * block_size

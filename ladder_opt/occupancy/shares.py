@@ -113,7 +113,7 @@ def cut(share: Share, parts: int) -> list[Share]:
     return [
         replace(
             share,
-            trace=_bare(trace.take((turn >= first) & (turn < stop))),
+            trace=_bare(trace.take((turn >= first) & (turn < stop)), share.scheduling),
             first=0,
             stop=stop - first,
             replicas=stop - first,
@@ -122,8 +122,16 @@ def cut(share: Share, parts: int) -> list[Share]:
     ]
 
 
-def _bare(trace: Trace) -> Trace:
-    return replace(trace, cached_tokens=None, session=None, sources=(), notes=())
+def _bare(trace: Trace, scheduling: Scheduling) -> Trace:
+    keeps_cached = scheduling.prefix_caching and not trace.has_hash_ids
+    return replace(
+        trace,
+        cached_tokens=trace.cached_tokens if keeps_cached else None,
+        hash_ids=trace.hash_ids if scheduling.prefix_caching else None,
+        session=None,
+        sources=(),
+        notes=(),
+    )
 
 
 def run_share(share: Share, progress: Requests | None = None) -> Counted:
@@ -136,7 +144,10 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
     set_aside: dict[str, int] = {}
     dealt = 0
     last_arrival = 0.0
-    for chunk, more_to_come in _and_whether_more(share.trace.chunks()):
+    caching, has_hash_ids = share.scheduling.prefix_caching, share.trace.has_hash_ids
+    with_cached_tokens = caching and not has_hash_ids
+    chunks = share.trace.chunks(with_cached_tokens=with_cached_tokens)
+    for chunk, more_to_come in _and_whether_more(chunks):
         fitting = that_fit(chunk, share.engine, share.scheduling)
         numbers = np.flatnonzero(fits(chunk, share.engine, share.scheduling)) if share.watch else None
         for reason, count in fitting.set_aside.items():
@@ -157,14 +168,18 @@ def run_share(share: Share, progress: Requests | None = None) -> Counted:
                     scheduling=share.scheduling,
                     stepwise=share.stepwise,
                     watch=share.watch,
+                    has_hash_ids=has_hash_ids,
                 )
             run.feed(
                 None if arrivals is None else arrivals[rows] / share.rate_scale,
                 fitting.prompt_tokens[rows],
                 fitting.output_tokens[rows],
-                None if fitting.priority is None else fitting.priority[rows],
-                fitting.hash_ids.take(np.arange(len(fitting))[rows])
-                if fitting.hash_ids is not None and share.scheduling.prefix_caching
+                priority=None if fitting.priority is None else fitting.priority[rows],
+                hash_ids=fitting.hash_ids.take(np.arange(len(fitting))[rows])
+                if fitting.hash_ids is not None and caching
+                else None,
+                cached_tokens=fitting.cached_tokens[rows]
+                if fitting.cached_tokens is not None and with_cached_tokens
                 else None,
             )
             run.advance(more_to_come=more_to_come, progress=progress)

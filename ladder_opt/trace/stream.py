@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
 from ladder_opt.files import open_to_read
@@ -33,8 +34,8 @@ _MOST_ROWS_AT_ONCE = 1 << 16  # a row group may hold a whole file
 class TraceStream:
     """A trace on disk, or some successive rows of one; `open_trace` makes one.
 
-    The chunks hold arrivals, lengths and priorities, no sessions, cached tokens or ids of blocks. The
-    file has to stay as it is.
+    The chunks hold arrivals, lengths and priorities, where asked for cached tokens, no sessions or ids of
+    blocks. The file has to stay as it is.
 
     Attributes:
         path: the canonical file.
@@ -45,6 +46,7 @@ class TraceStream:
         has_arrivals: whether it says when requests came.
         has_priority: whether it says how they are ranked.
         has_hash_ids: whether it says what prompts hold.
+        has_cached_tokens: whether it says how much of each prompt was cached.
         sources: files that it was made from.
         set_aside: requests set aside on the way, by reason.
         notes: remarks of the reader.
@@ -60,6 +62,7 @@ class TraceStream:
     has_arrivals: bool
     has_priority: bool = False
     has_hash_ids: bool = False
+    has_cached_tokens: bool = False
     sources: tuple[TraceSource, ...] = ()
     set_aside: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -69,14 +72,16 @@ class TraceStream:
     def __len__(self) -> int:
         return self.stop_row - self.first_row
 
-    def chunks(self) -> Iterator[Trace]:
+    def chunks(self, *, with_cached_tokens: bool = False) -> Iterator[Trace]:
         """The rows in order, at most `chunk_requests` at a time; what was set aside comes with the first.
 
         Raises:
             InputError: a cell breaks the schema, arrivals fall, or the file is another one by now.
         """
-        names = _NEEDED if self.has_arrivals else _NEEDED[1:]
-        yield from self._chunks((*names, "priority") if self.has_priority else names)
+        names = list(_NEEDED if self.has_arrivals else _NEEDED[1:])
+        names += ["priority"] if self.has_priority else []
+        names += ["cached_tokens"] if with_cached_tokens and self.has_cached_tokens else []
+        yield from self._chunks(tuple(names))
 
     def whole(self) -> Trace:
         """All of it in memory, with every column: what a replay of prefix caching needs."""
@@ -126,6 +131,7 @@ class TraceStream:
             priority=np.concatenate([piece.priority for piece in pieces if piece.priority is not None])
             if self.has_priority and pieces
             else None,
+            cached_tokens=_cached_tokens(pieces),
             set_aside=set_aside,
         )
 
@@ -166,6 +172,11 @@ class TraceStream:
         return rows, 0.0, end
 
 
+def _cached_tokens(pieces: list[Trace]) -> NDArray[np.int64] | None:
+    read = [piece.cached_tokens for piece in pieces if piece.cached_tokens is not None]
+    return np.concatenate(read) if read else None
+
+
 AnyTrace = Trace | TraceStream
 """Requests in memory, or on disk; both have a length, a span, notes, and `chunks()`."""
 
@@ -203,6 +214,7 @@ def stream_of(
         has_arrivals=has_arrivals,
         has_priority="priority" in header.columns,
         has_hash_ids="hash_ids" in header.columns,
+        has_cached_tokens="cached_tokens" in header.columns,
         sources=header.sources,
         set_aside=header.set_aside,
         notes=header.notes,

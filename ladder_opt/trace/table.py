@@ -140,11 +140,16 @@ class Trace:
         """Whether it says what prompts hold."""
         return self.hash_ids is not None
 
+    @property
+    def has_cached_tokens(self) -> bool:
+        """Whether it says how much of each prompt was cached."""
+        return self.cached_tokens is not None
+
     def whole(self) -> Trace:
         """Itself, for those who take streams too."""
         return self
 
-    def chunks(self) -> Iterator[Trace]:
+    def chunks(self, *, with_cached_tokens: bool = False) -> Iterator[Trace]:  # noqa: ARG002  (all is here)
         """The whole of it at once, for those who take streams too (see `trace.stream`)."""
         yield self
 

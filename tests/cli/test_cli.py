@@ -510,7 +510,22 @@ def test_simulate_with_prefix_caching(folder: Path, run: Run) -> None:
     assert run(*arguments, "--prefix-caching", "--json").json()["cached_tokens"] == 3 * 512
     assert "tokens from the prefix cache" in run(*arguments, "--prefix-caching").out
     err = run("simulate", "trace.csv", *ENGINE, "-o", "s.csv", "--prefix-caching", code=2).err
-    assert "prefix-caching: found a trace without hash_ids" in err
+    assert "prefix-caching: found a trace without hash_ids or cached_tokens" in err
+
+
+def test_prefix_caching_by_what_a_server_had_cached(folder: Path, run: Run) -> None:
+    Path("hits.csv").write_text(
+        "arrival_seconds,prompt_tokens,output_tokens,cached_tokens\n0,600,4,0\n900,600,4,300\n1800,600,4,\n"
+    )
+    arguments = ["simulate", "hits.csv", *ENGINE, "-o", "s.csv"]
+    assert run(*arguments, "--json").json()["cached_tokens"] == 0
+    ran = run(*arguments, "--prefix-caching", "--strict", "--json")
+    assert ran.json()["cached_tokens"] == 256  # two blocks of 128; the last row says nothing
+    assert ran.json()["prefill_tokens"] == 1800 - 256
+    assert "note: prefix-caching: 1 of 1 traces say by cached_tokens alone" in ran.err
+    tuned = run("tune", "hits.csv", *ENGINE, "--prefix-caching", "--restarts", "1", "--json")
+    assert "note: prefix-caching: 1 of 1 traces say by cached_tokens alone" in tuned.err
+    assert tuned.json()["provenance"]["asked"]["scheduling"]["prefix_caching"] is True
 
 
 def test_scheduling_mistakes_are_one_line(folder: Path, run: Run) -> None:

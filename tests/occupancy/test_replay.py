@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
@@ -88,13 +89,31 @@ def hash_ids_of(draw: st.DrawFn, trace: Trace) -> HashIds:
     return HashIds.of(rows, block_tokens)
 
 
+@st.composite
+def cached_tokens_of(draw: st.DrawFn, trace: Trace) -> NDArray[np.int64]:
+    """Parts of the prompts, all of them, more than there is, and less than nothing."""
+    shares = draw(
+        st.lists(
+            st.one_of(st.floats(0, 1), st.sampled_from([0, 1, 3, -1])),
+            min_size=len(trace),
+            max_size=len(trace),
+        )
+    )
+    tokens = zip(trace.prompt_tokens.tolist(), shares, strict=True)
+    return np.array([int(prompt * share) for prompt, share in tokens])
+
+
 @given(cases(), st.booleans(), st.one_of(st.none(), settings_of_scheduling()), st.data())
 def test_equals_plain_twin(
     case: tuple[Trace, Engine, int | None], sparse: bool, scheduling: Scheduling | None, data: st.DataObject
 ) -> None:
     trace, engine, concurrency = case
     if scheduling is not None and scheduling.prefix_caching:
-        trace = replace(trace, hash_ids=data.draw(hash_ids_of(trace)))
+        trace = (
+            replace(trace, hash_ids=data.draw(hash_ids_of(trace)))
+            if data.draw(st.booleans())
+            else replace(trace, cached_tokens=data.draw(cached_tokens_of(trace)))
+        )
     if scheduling is not None:
         priority = st.lists(st.integers(-2, 2), min_size=len(trace), max_size=len(trace))
         trace = replace(trace, priority=np.array(data.draw(priority)))
@@ -154,6 +173,34 @@ def test_event_loop_equals_step_loop(
         patch.setattr(engine_run, "STEPS_BETWEEN_PROGRESS", steps_at_once)
         events = simulate(trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence)
     assert_same(events, stepwise)
+
+
+@given(cases(), st.booleans(), st.data())
+def test_recorded_hits_on_an_ample_pool_need_no_blocks_to_be_followed(
+    case: tuple[Trace, Engine, int | None], per_sequence: bool, data: st.DataObject
+) -> None:
+    """Event loop, step loop, and the step loop with every block of the pool: one replay."""
+    trace = replace(case[0], cached_tokens=data.draw(cached_tokens_of(case[0])))
+    engine, caching = replace(case[1], num_kv_blocks=None), Scheduling(prefix_caching=True)
+    assert not caching.follows_blocks(engine, has_hash_ids=False)
+
+    def replay(*, stepwise: bool) -> Replay:
+        return simulate(
+            trace,
+            engine,
+            COST,
+            concurrency=case[2],
+            scheduling=caching,
+            per_sequence=per_sequence,
+            stepwise=stepwise,
+        )
+
+    events = replay(stepwise=False)
+    assert_same(events, replay(stepwise=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduling, "follows_blocks", lambda *_, **__: True)
+        assert_same(events, replay(stepwise=False))
+    assert events.cached_tokens + events.prefill_tokens == int(trace.prompt_tokens.sum())
 
 
 @pytest.mark.shared

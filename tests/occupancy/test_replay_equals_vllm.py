@@ -48,6 +48,7 @@ class Case:
     scheduling: Scheduling = field(default_factory=Scheduling)
     priorities: list[int] | None = None
     hash_ids: HashIds | None = None
+    cached_tokens: list[int] | None = None
 
 
 def seeded(seed: str) -> Random:
@@ -177,6 +178,36 @@ def with_shared_prefixes(case: Case, random: Random) -> Case:
     )
 
 
+def with_recorded_hits(case: Case, random: Random) -> Case:
+    """The case under prefix caching of which no more is known than how much of each prompt was cached."""
+    shares = (0.0, 0.0, 1.0, 1.5, random.random(), random.random(), random.random())
+    return replace(
+        case,
+        cached_tokens=[int(prompt * random.choice(shares)) for prompt in case.prompts],
+        scheduling=replace(case.scheduling, prefix_caching=True, sliding_window=None),
+    )
+
+
+def supplied_tokens(case: Case) -> list[int] | None:
+    """Whole blocks of what was cached, at most prompt - 1 tokens."""
+    if case.cached_tokens is None:
+        return None
+    size = case.engine.block_size
+    return [
+        max(whole for whole in range(0, prompt, size) if whole <= cached)
+        for prompt, cached in zip(case.prompts, case.cached_tokens, strict=True)
+    ]
+
+
+def prompts_of(case: Case) -> list[list[int]] | None:
+    """The tokens of the prompts; each its own where nothing says what they share."""
+    if case.hash_ids is not None:
+        return tokens_of(case.hash_ids, case.prompts)
+    if case.cached_tokens is not None:
+        return [[row] * prompt for row, prompt in enumerate(case.prompts)]
+    return None
+
+
 def tokens_of(hash_ids: HashIds, prompts: list[int]) -> list[list[int]]:
     """Prompts whose blocks hold equal tokens where their ids are equal, and no equal ones elsewhere."""
     made = []
@@ -220,15 +251,22 @@ def assert_equal(case: Case) -> OracleReplay:
         step_seconds=step_seconds_of(case),
         concurrency=case.concurrency,
         priorities=case.priorities,
-        prompts=None if case.hash_ids is None else tokens_of(case.hash_ids, case.prompts),
+        prompts=prompts_of(case),
+        supplied_tokens=supplied_tokens(case),
         **asdict(case.scheduling),
     )
+    assert_replays_as(case, theirs)
+    return theirs
+
+
+def assert_replays_as(case: Case, theirs: OracleReplay) -> None:
     trace = Trace(
         np.array(case.arrivals),
         np.array(case.prompts),
         np.array(case.outputs),
         priority=None if case.priorities is None else np.array(case.priorities),
         hash_ids=case.hash_ids,
+        cached_tokens=None if case.cached_tokens is None else np.array(case.cached_tokens),
     )
     for stepwise in (False, True):
         ours = simulate(
@@ -242,7 +280,6 @@ def assert_equal(case: Case) -> OracleReplay:
             stepwise=stepwise,
         )
         assert_same_steps(case, ours, theirs)
-    return theirs
 
 
 def assert_same_steps(case: Case, ours: Replay, theirs: OracleReplay) -> None:
@@ -333,6 +370,79 @@ def test_any_case_with_prefix_caching_equals_vllm(
 ) -> None:
     case = with_settings(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths), random)
     assert_equal(with_shared_prefixes(case, random))
+
+
+@pytest.mark.parametrize("settings", [False, True], ids=["plain", "settings"])
+@pytest.mark.parametrize("arrivals", ["burst", "mixed", "closed"])
+@pytest.mark.parametrize("pool", ["tiny", "some", "full"])
+def test_seeded_cases_with_recorded_hits_equal_vllm(pool: str, arrivals: str, *, settings: bool) -> None:
+    random = seeded(f"recorded {pool} {arrivals} {settings}")
+    for lengths in ("any", "blocks", "any", "tails", "blocks", "any"):
+        case = make_case(random, pool=pool, arrivals=arrivals, lengths=lengths)
+        case = with_settings(case, random) if settings else case
+        assert_equal(with_recorded_hits(case, random))
+
+
+@given(
+    random=st.randoms(use_true_random=False),
+    pool=st.sampled_from(["tiny", "some", "full"]),
+    arrivals=st.sampled_from(["burst", "mixed", "sparse", "closed"]),
+    lengths=st.sampled_from(["any", "one", "tails", "blocks"]),
+)
+def test_any_case_with_recorded_hits_equals_vllm(
+    random: Random, pool: str, arrivals: str, lengths: str
+) -> None:
+    case = with_settings(make_case(random, pool=pool, arrivals=arrivals, lengths=lengths), random)
+    assert_equal(with_recorded_hits(case, random))
+
+
+@pytest.mark.parametrize("arrivals", ["burst", "mixed", "sparse", "closed"])
+def test_hits_that_vllm_has_recorded_give_its_steps(arrivals: str) -> None:
+    """Prompts share prefixes in vLLM's own cache; the replay is told no more than how much it found."""
+    random = seeded(f"from the record {arrivals}")
+    hits = 0
+    for lengths in ("any", "blocks", "any", "tails", "blocks", "any"):
+        shared = with_shared_prefixes(
+            make_case(random, pool="full", arrivals=arrivals, lengths=lengths), random
+        )
+        theirs = assert_equal(shared)
+        assert_replays_as(replace(shared, hash_ids=None, cached_tokens=theirs.cached_tokens), theirs)
+        hits += sum(theirs.cached_tokens)
+    assert hits > 0
+
+
+def test_hits_on_a_warmed_cache_give_vllms_steps() -> None:
+    """One request after another, each with a known part of a prompt that was cached long before."""
+    block_size, prompt, seconds = 64, 1000, 4096.0
+    known = [0, 1, 63, 64, 65, 500, 640, 999, 1000]  # tokens in common with a prompt of its own
+    warm = [[row] * prompt for row in range(len(known))]
+    later = [[row] * common + [100 + row] * (prompt - common) for row, common in enumerate(known)]
+    count = 2 * len(known)
+    case = Case(
+        engine=Engine(block_size=block_size, max_num_seqs=4, max_model_len=1024, num_kv_blocks=1000),
+        cost=make_cost(seeded("warmed")),
+        ladders=Ladders((4,), (16,)),
+        arrivals=[seconds * row for row in range(count)],
+        prompts=[prompt] * count,
+        outputs=[9] * count,
+        scheduling=Scheduling(prefix_caching=True),
+        cached_tokens=[0] * len(known) + known,
+    )
+    theirs = replay_with_vllm(
+        case.arrivals,
+        case.prompts,
+        case.outputs,
+        block_size=block_size,
+        max_num_seqs=4,
+        max_model_len=1024,
+        max_num_batched_tokens=case.engine.max_num_batched_tokens,
+        num_gpu_blocks=1000,
+        step_seconds=step_seconds_of(case),
+        prefix_caching=True,
+        prompts=[*warm, *later],
+    )
+    assert theirs.cached_tokens[len(known) :] == [0, 0, 0, 64, 64, 448, 640, 960, 960]
+    assert_replays_as(case, theirs)
 
 
 def test_the_settings_are_met() -> None:

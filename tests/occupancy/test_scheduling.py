@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ladder_opt.cost.model import read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.occupancy.engine_file import read_scheduling_settings
-from ladder_opt.occupancy.replay import simulate
+from ladder_opt.occupancy.replay import prefix_caching_notes, simulate
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import HashIds, Trace
 
@@ -118,10 +119,70 @@ def test_a_small_pool_forgets_the_least_recently_used() -> None:
         assert simulate(trace, engine, cost, scheduling=caching).cached_tokens == cached
 
 
-def test_prefix_caching_needs_hash_ids() -> None:
+def recorded(prompt: list[int], cached: list[int]) -> Trace:
+    """Requests one after the other, with what a server had cached of each."""
+    arrivals = np.array(1e6 * np.arange(len(prompt)), np.float64)
+    output = np.full(len(prompt), 3)
+    return Trace(arrivals, np.array(prompt), output, cached_tokens=np.array(cached))
+
+
+def test_recorded_hits_are_whole_blocks_and_leave_a_token() -> None:
+    trace = recorded([1000] * 7 + [256], [0, 127, 128, 300, 1000, 5000, -9, 256])
+    replay = simulate(
+        trace, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True), per_sequence=True
+    )
+    assert replay.cached_tokens == 128 + 256 + 896 + 896 + 128
+    assert replay.prefill_tokens == 7256 - replay.cached_tokens
+    assert replay.sequences is not None
+    calls = replay.sequences.to_frame()
+    # what is left of 1000 tokens after 896, and of 256 after 128
+    assert calls[(calls.num_blocks == 8) & (calls.query_len == 104)].calls.tolist() == [2]
+    assert calls[(calls.num_blocks == 2) & (calls.query_len == 128)].calls.tolist() == [1]
+
+
+def test_requests_share_no_blocks_where_only_hits_are_recorded() -> None:
+    engine = Engine(max_model_len=1024, num_kv_blocks=9)
+    together = Trace(np.zeros(2), np.array([600, 600]), np.array([2, 2]), cached_tokens=np.array([0, 512]))
+    replay = simulate(together, engine, read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+    assert replay.steps.num_seqs.max() == 1  # 5 blocks each of 8, though they have 4 in common
+    ids = HashIds.of([[1, 2], [1, 3]], 512)
+    shared = replace(together, hash_ids=ids)
+    replay = simulate(shared, engine, read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+    assert replay.steps.num_seqs.max() == 2
+    assert replay.cached_tokens == 512  # by the ids, which come first
+
+
+def test_a_preempted_request_finds_its_own_blocks_beyond_what_was_recorded() -> None:
+    engine = Engine(max_model_len=1024, num_kv_blocks=11)
+    trace = Trace(np.zeros(2), np.array([600, 600]), np.array([100, 100]), cached_tokens=np.array([0, 128]))
+    replay = simulate(trace, engine, read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+    assert replay.preemptions == 1
+    # As the first takes a sixth block the second gives its five back: the last, which is not full, is taken
+    assert replay.cached_tokens == 128 + 512
+
+
+def test_what_to_know_of_recorded_hits() -> None:
+    counted, keyed = recorded([10], [3]), two_turns(512, [[7], [7, 8]])
+    caching = Scheduling(prefix_caching=True)
+    assert prefix_caching_notes(counted, Scheduling()) == []
+    assert prefix_caching_notes([keyed], caching) == []
+    (note,) = prefix_caching_notes([counted, keyed], caching)
+    assert note.startswith(
+        "prefix-caching: 1 of 2 traces say by cached_tokens alone what a server had cached"
+    )
+    both = simulate([counted, keyed], Engine(), read_cost_model(), scheduling=caching)
+    assert both.cached_tokens == 256
+
+
+def test_prefix_caching_needs_to_know_what_is_cached() -> None:
     trace = Trace(np.zeros(1), np.array([10]), np.array([2]))
-    with pytest.raises(UsageError, match="prefix-caching: found a trace without hash_ids"):
-        simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+    for traces in (trace, [recorded([10], [3]), trace]):
+        with pytest.raises(UsageError) as error:
+            simulate(traces, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
+        assert str(error.value) == (
+            "prefix-caching: found a trace without hash_ids or cached_tokens, expected the ids of each "
+            "prompt's blocks, as in Mooncake and Bailian traces, or how much of each prompt was cached"
+        )
 
 
 def test_what_an_engine_file_says(tmp_path: Path) -> None:

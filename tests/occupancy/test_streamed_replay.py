@@ -118,6 +118,38 @@ def test_prefix_caching_is_the_same_from_a_stream_and_in_jobs(
         simulate(bare, Engine(), COST, **options)
 
 
+@pytest.mark.parametrize(
+    ("engine", "scheduling"),
+    [
+        (Engine(), Scheduling(prefix_caching=True)),
+        (Engine(), Scheduling(prefix_caching=True, policy="priority")),
+        (Engine(), Scheduling(prefix_caching=True, n=2)),
+        (Engine(num_kv_blocks=40), Scheduling(prefix_caching=True)),
+    ],
+    ids=["ample", "priority", "n", "preempts"],
+)
+def test_recorded_hits_are_the_same_from_a_stream_and_in_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine, scheduling: Scheduling
+) -> None:
+    rng = np.random.default_rng(4)
+    prompt = rng.integers(1, 2000, 300)
+    trace = Trace(
+        np.array(np.cumsum(rng.exponential(0.05, 300)), np.float64),
+        prompt,
+        rng.integers(1, 99, 300),
+        cached_tokens=rng.integers(0, prompt + 1),
+        priority=rng.integers(0, 3, 300),
+    )
+    options: dict[str, Any] = {"scheduling": scheduling, "replicas": 3}
+    whole = simulate(trace, engine, COST, stepwise=True, **options)
+    assert whole.cached_tokens > 0
+    assert bool(whole.preemptions) == (engine.num_kv_blocks is not None)
+    monkeypatch.setattr(shares, "PARALLEL_FROM_REQUESTS", 0)
+    for source in (trace, streamed(trace, tmp_path, chunk_requests=37)):
+        for executor in (Executor(1), Executor(2)):
+            assert_same(simulate(source, engine, COST, executor=executor, **options), whole)
+
+
 def test_a_chunk_border_in_the_thick_of_preemption(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     engine = Engine(max_num_seqs=16, max_model_len=1024, num_kv_blocks=24, max_num_batched_tokens=256)
@@ -164,6 +196,17 @@ class TestStream:
         for name in ("arrival_seconds", "prompt_tokens", "output_tokens"):
             read = np.concatenate([getattr(chunk, name) for chunk in chunks])
             assert read.tolist() == getattr(trace, name).tolist()
+
+    def test_chunks_hold_cached_tokens_where_asked_for(self, tmp_path: Path) -> None:
+        trace = Trace(None, np.arange(1, 10), np.ones(9, np.int64), cached_tokens=np.arange(9))
+        stream = streamed(trace, tmp_path, chunk_requests=4)
+        assert stream.has_cached_tokens
+        assert all(chunk.cached_tokens is None for chunk in stream.chunks())
+        read = [chunk.cached_tokens for chunk in stream.chunks(with_cached_tokens=True)]
+        assert [part.tolist() for part in read if part is not None] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+        bare = streamed(replace(trace, cached_tokens=None), tmp_path, chunk_requests=4)
+        assert not bare.has_cached_tokens
+        assert all(chunk.cached_tokens is None for chunk in bare.chunks(with_cached_tokens=True))
 
     @given(case=cases(), share=st.floats(0.01, 0.99), chunk_requests=st.integers(1, 30))
     def test_splits_as_a_trace_does(
