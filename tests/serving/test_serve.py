@@ -47,7 +47,7 @@ ARGUMENTS = {
 }
 RECORD_SECONDS = 0.2
 LONG = draw([960] * 8, [12] * 8, seed=1)  # 240 steps of prefill: time for the others to arrive
-OTHERS = mixed(33, seed=2)
+OTHERS = mixed(20, seed=2)
 ATTEMPTS = 6
 MARGIN_SECONDS = 0.1  # between two clocks that see an arrival and a first token
 
