@@ -8,7 +8,8 @@ ladder (tokens) and the query ladder of its own; those two have no part in batch
 **Guarantee.** Let B be `batched_variants()`. For every step that the engine can run, `dispatch` returns
 either None (the per-sequence path) or a rung pair whose variant is in B; and every variant in B has a step
 that is dispatched to it (`batched_witness`). So what warm-up compiles is what serving asks for, neither
-more nor less.
+more nor less. (Of a plan with target spyre-env, B is what the Spyre plugin's own recorder compiles: also
+variants that no step reaches in a short KV pool.)
 
 **KV pool.** The smallest batch padded to the pair (s, m) has one sequence more than the num_seqs rung below s
 (min_batched_seqs at the bottom), one of them with one block more than the num_blocks rung below m, the others
@@ -286,21 +287,40 @@ class Bucketer:
         return self._variants[variant]
 
     def batched_variants(self) -> list[BatchedVariant]:
-        """The distinct batched decode kernels that a step can reach, largest first."""
+        """The distinct batched decode kernels that warm-up compiles, largest first.
+
+        Those that a step can reach; of ladders with `query_lens` (target spyre-env) those that the Spyre
+        plugin's own recorder compiles, which does not ask whether the KV pool can hold such a batch. The
+        solver counts the same: `solve.price.distinct_variants`.
+        """
         return [
             variant
             for variant in sorted(
                 self._variants, key=lambda each: (each.num_blocks, each.num_seqs), reverse=True
             )
-            if self._pool_holds(variant) and not self._exceeds_pages(variant)
+            if (self._is_recorded_upstream or self._pool_holds(variant)) and not self._exceeds_pages(variant)
         ]
 
     def sequence_variants(self) -> list[SequenceVariant]:
-        """The per-sequence kernels that a sequence can reach, largest first.
+        """The per-sequence kernels that warm-up compiles, largest first.
 
         A sequence has at least as many KV tokens as its query, so a query rung pairs with the block counts
-        that hold the shortest query padded to it.
+        that hold the shortest query padded to it. Which of these count depends on the ladders:
+
+        - With `query_lens` (target spyre-env), those that the Spyre plugin's own recorder compiles: every
+          pair of no more blocks than the KV cache has pages. It asks neither for max_model_len nor for the
+          pool. The solver counts the same: `solve.sequence_price.compiled_sequence_variants`.
+        - Else those that a sequence of max_model_len tokens or less reaches in the pool, which holds a block
+          more than the rung below.
         """
+        if self._is_recorded_upstream:
+            return [
+                SequenceVariant(blocks, rung)
+                for blocks in reversed(self.sequence_blocks)
+                if blocks <= self.engine.num_pages
+                for rung in reversed(self.query_tokens.rungs)
+                if self._shortest_query(rung) <= blocks * self.engine.block_size
+            ]
         below = 0
         found = []
         for blocks in self.sequence_blocks:
@@ -315,7 +335,7 @@ class Bucketer:
         return sorted(found, key=lambda each: (each.num_blocks, each.query_len), reverse=True)
 
     def batched_witness(self, variant: BatchedVariant) -> WitnessBatch:
-        """The smallest batch that `dispatch` sends to a variant; the KV pool holds it."""
+        """The smallest batch that `dispatch` sends to a variant; where any step reaches it, the pool holds it."""
         seqs = max(self._below(self._num_seqs, variant.num_seqs) + 1, self.engine.min_batched_seqs)
         blocks = self._below(self._blocks_of[variant.num_seqs], variant.num_blocks)
         longest = max(blocks * self.engine.block_size + 1, _SHORTEST_DECODE_TOKENS)
@@ -342,6 +362,11 @@ class Bucketer:
             BatchedVariant(rung, blocks[0], per_chunk, chunks): tuple(blocks)
             for (rung, per_chunk, chunks), blocks in found.items()
         }
+
+    @property
+    def _is_recorded_upstream(self) -> bool:
+        """Whether these are a spyre-env plan's ladders: the Spyre plugin itself says what is compiled."""
+        return self.ladders.query_lens is not None
 
     def _pool_holds(self, variant: BatchedVariant) -> bool:
         others = max(self._below(self._num_seqs, variant.num_seqs), self.engine.min_batched_seqs - 1)

@@ -39,6 +39,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print every point as JSON.")] = False,
 ) -> int:
     """Every pair of ladders that none beats in both warm-up and step time."""
+    options = solve_options(restarts, limits)
     engine = engine_options.engine()
     check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
     with progress_bar() as progress:
@@ -49,7 +50,7 @@ def run(
             traffic.source,
             cost_options.cost(),
             engine=engine,
-            options=traffic.given(solve_options(restarts, limits)),
+            options=traffic.given(options),
             replay_options=load.replay_options(engine_options, jobs),
             warnings=traffic.warnings,
             progress=progress,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WIDTH_IN_A_PIPE = 160
+_AUTO = "auto"
 _LIST = "one value, or several: "
 
 
@@ -85,7 +86,7 @@ class GridOptions(SchedulingOptions):
         for name in SETTINGS:
             text: str | None = getattr(self, name)
             option = f"--{name.replace('_', '-')}"
-            if text is None or (name == "num_kv_blocks" and text == "auto"):
+            if text is None or (name == "num_kv_blocks" and text == _AUTO):
                 continue
             found[name] = (
                 _factors(text, option) if name == "rate_scale" else list(parse_rungs(text, option=option))
@@ -94,7 +95,11 @@ class GridOptions(SchedulingOptions):
 
     def engine_options(self) -> EngineOptions:
         """What is not varied."""
-        return EngineOptions(engine_file=self.engine_file, min_batched_seqs=self.min_batched_seqs)
+        return EngineOptions(
+            engine_file=self.engine_file,
+            min_batched_seqs=self.min_batched_seqs,
+            num_kv_blocks=_AUTO if self.num_kv_blocks == _AUTO else None,
+        )
 
     def load_options(self) -> LoadOptions:
         """What is not varied."""
@@ -135,6 +140,7 @@ def run(
     if not grid:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in SETTINGS)
         raise UsageError(f"found no setting to vary, expected values for one or more of {options}")
+    asked = solve_options(restarts, limits)
     engine_options = grid_options.engine_options()
     engine = engine_options.engine()
     load = grid_options.load_options()
@@ -145,7 +151,7 @@ def run(
             cost_options.cost(),
             grid=grid,
             engine=engine,
-            options=solve_options(restarts, limits),
+            options=asked,
             replay_options=load.replay_options(engine_options, jobs),
             progress=progress,
         )

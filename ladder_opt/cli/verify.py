@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -69,7 +70,7 @@ def run(
     plan = read_plan(plan_path)
     engine = engine_options.engine(plan.to_engine())
     options = VerifyOptions(**asdict(trial))
-    bucketer = Bucketer.from_engine(engine, plan=plan, plan_path=str(plan_path))
+    bucketer = Bucketer.from_engine(engine, plan=plan, environ=os.environ, plan_path=str(plan_path))
     warn(bucketer.warnings)
     if not bucketer.batched_variants():
         raise UsageError(f"{plan_path}: found no variant of batched decode, expected one to compile")

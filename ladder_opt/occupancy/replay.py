@@ -47,6 +47,7 @@ from ladder_opt.occupancy.watch import Watch
 from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.table import Trace
 
+_BEHIND_SHARE, _BEHIND_SECONDS = 1.25, 60.0  # an end this far past the last arrival is no longer a tail
 _MOST = 1_000_000_000  # of anything that is counted or scaled; past it there is a typing mistake
 
 Progress = Callable[[float], None]
@@ -98,6 +99,11 @@ class Replay:
     request_times: RequestTimes | None = None
 
     @property
+    def falls_behind(self) -> bool:
+        """Whether the traffic is more than the engines keep up with."""
+        return falls_behind(self.end_seconds, self.longest_span_seconds)
+
+    @property
     def all_steps(self) -> StepHistogram:
         """The decode steps, with the calls of the per-sequence path where they were counted."""
         return self.steps if self.sequences is None else replace(self.steps, sequences=self.sequences)
@@ -113,6 +119,16 @@ class Replay:
         if self.sequences is not None:
             totals["per_sequence_calls"] = self.sequences.total_calls
         return totals
+
+
+def falls_behind(end_seconds: float, span_seconds: float) -> bool:
+    """Whether traffic is more than engines keep up with: they end well after its last arrival.
+
+    Args:
+        end_seconds: when the last request finished.
+        span_seconds: from the first arrival to the last; 0 where there is none, and nothing to fall behind.
+    """
+    return span_seconds > 0 and end_seconds > _BEHIND_SHARE * span_seconds + _BEHIND_SECONDS
 
 
 def simulate(

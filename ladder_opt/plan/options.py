@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError
@@ -64,6 +64,12 @@ class SolveOptions:
     min_gain: float = DEFAULT_MIN_GAIN
 
     def __post_init__(self) -> None:
+        for option, found, known in (
+            ("--structure", self.structure, get_args(Structure)),
+            ("--target", self.target, get_args(Target)),
+        ):
+            if found not in known:
+                raise UsageError(f"{option}: found {found!r}, expected {' or '.join(known)}")
         for option, value, zero_will_do, expected in (
             ("--restarts", self.restarts, True, "a number of 0 or more"),
             ("--uptime", self.uptime_seconds, False, "more than 0 s"),

@@ -16,6 +16,7 @@ from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, SolveError, UsageError
 from ladder_opt.executor import Executor, Report
+from ladder_opt.occupancy.replay import falls_behind
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plan.rounds import Progress
@@ -51,10 +52,12 @@ RESULTS = (
     "set_aside",
     "busy_share",
     "end_over_span",
+    "falls_behind",
     "error",
 )
 """Columns after the settings; `saved` is the share of the default's objective, `end_over_span` when the last
-request ends over the traffic's span (well above 1: the engines fall behind), `error` why there is no plan."""
+request ends over the traffic's span, `falls_behind` whether that is late enough for the plan to warn that the
+engines fall behind, `error` why there is no plan."""
 
 _WHOLE = (*ENGINE_SETTINGS, "replicas", "num_variants", "default_num_variants", "requests", "set_aside")
 
@@ -124,7 +127,7 @@ def sweep(
         )
     frame = pd.DataFrame(rows, columns=[*SETTINGS, *RESULTS])
     # A missing whole number would make floats of all of them.
-    return frame.astype(dict.fromkeys(_WHOLE, "Int64"))
+    return frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"falls_behind": "boolean"})
 
 
 def _check(grid: Mapping[str, Sequence[Any]]) -> None:
@@ -188,8 +191,10 @@ def _results(plan: Plan) -> dict[str, Any]:
     busy, idle = replay.get("busy_seconds", 0.0), replay.get("idle_seconds", 0.0)
     if busy + idle > 0:
         found["busy_share"] = busy / (busy + idle)
-    if replay.get("longest_span_seconds", 0.0) > 0:
-        found["end_over_span"] = replay["end_seconds"] / replay["longest_span_seconds"]
+    end, span = replay.get("end_seconds", 0.0), replay.get("longest_span_seconds", 0.0)
+    found["falls_behind"] = falls_behind(end, span)
+    if span > 0:
+        found["end_over_span"] = end / span
     default = next((each for each in plan.baselines if each.name == "default"), None)
     if default is not None:
         found |= {

@@ -34,7 +34,6 @@ from ladder_opt.units import duration_text
 
 _ASIDE_SECONDS = 5.0
 _LONG_WARMUP = 0.05  # of the uptime
-_BEHIND_SHARE, _BEHIND_SECONDS = 1.25, 60.0  # an end this far past the last arrival is no longer a tail
 
 
 def tune(
@@ -228,8 +227,8 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
     if replay.set_aside:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(replay.set_aside.items()))
         notes.append(f"requests set aside: {counts}")
-    span = replay.longest_span_seconds
-    if span > 0 and replay.end_seconds > _BEHIND_SHARE * span + _BEHIND_SECONDS:
+    if replay.falls_behind:
+        span = replay.longest_span_seconds
         times = replay.end_seconds / span
         notes.append(
             f"the engine falls behind: the last request ends {times:.{0 if times > 10 else 1}f} times the "

@@ -11,7 +11,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     import pandas as pd
 
-_BEHIND = 1.25  # end over span from which engines are said to fall behind
 _HEADERS = {
     "max_num_seqs": "max_num\n_seqs",
     "max_model_len": "max_model\n_len",
@@ -67,9 +66,8 @@ def _cells(row: Any) -> tuple[list[str], str]:
         _share(row["default_overpay"]),
         _share(row["saved"]),
     ]
-    behind = row["end_over_span"] is not None and row["end_over_span"] > _BEHIND
     told = "" if row["verdict"] == "adopt" else row["verdict"]
-    return cells, "*" if behind and not told else told
+    return cells, "*" if row["falls_behind"] and not told else told
 
 
 def _known(value: Any) -> bool:

@@ -96,7 +96,12 @@ def price_sequences(
 
 
 def compiled_sequence_variants(engine: Engine, ladders: Ladders) -> NDArray[np.bool_]:
-    """Bool (num_blocks rungs, query rungs): whether warm-up compiles the pair."""
+    """Bool (num_blocks rungs, query rungs): whether warm-up compiles the pair.
+
+    By the rule of the Spyre plugin's own recorder, which asks neither whether max_model_len leaves room for
+    the query nor whether the KV pool ever holds the blocks; `Bucketer.sequence_variants` of a spyre-env plan
+    lists the same.
+    """
     blocks, queries = np.array(ladders.num_blocks), np.array(ladders.query_lens or ())
     shortest = np.r_[1, queries[:-1] + 1][: len(queries)]
     compiled: NDArray[np.bool_] = blocks[:, None] * engine.block_size >= shortest[None, :]

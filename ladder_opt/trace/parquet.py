@@ -224,7 +224,7 @@ def parse_rows(
             error.found,
             error.expected,
             path=path,
-            line=None if error.line is None else first_row + error.line + 1,
+            line=None if error.line is None else first_row + error.line,
             column=error.column,
         ) from None
 

@@ -104,7 +104,7 @@ class Trace:
         for name, tokens in (("prompt_tokens", prompt), ("output_tokens", output)):
             if len(tokens) and tokens.min() < 1:
                 raise InputError(
-                    f"{tokens.min()}", "at least 1 token", line=int(tokens.argmin()), column=name
+                    f"{tokens.min()}", "at least 1 token", line=int(tokens.argmin()) + 1, column=name
                 )
         object.__setattr__(self, "prompt_tokens", prompt)
         object.__setattr__(self, "output_tokens", output)
@@ -223,7 +223,7 @@ def _check_hash_ids(hash_ids: HashIds, prompt: NDArray[np.int64]) -> None:
     if len(off):
         row = int(off[0])
         expected = f"ceil({prompt[row]} / {hash_ids.block_tokens}), one for each block of the prompt"
-        raise InputError(f"{counts[row]} hash_ids", expected, line=row, column="hash_ids")
+        raise InputError(f"{counts[row]} hash_ids", expected, line=row + 1, column="hash_ids")
     if len(hash_ids.values) and hash_ids.values.min() < 0:
         raise InputError(f"{hash_ids.values.min()}", "ids of 0 or more", column="hash_ids")
 
@@ -234,15 +234,17 @@ def _as_arrivals(values: NDArray[np.float64], requests: int) -> NDArray[np.float
         raise InputError(f"{array.shape} arrival_seconds", f"{requests}, one for each request")
     if requests and not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise InputError(f"{array[bad]}", "a finite number of seconds", line=bad, column="arrival_seconds")
+        raise InputError(
+            f"{array[bad]}", "a finite number of seconds", line=bad + 1, column="arrival_seconds"
+        )
     if requests and array[0] < 0:
-        raise InputError(f"{array[0]}", "arrivals from 0 on", line=0, column="arrival_seconds")
+        raise InputError(f"{array[0]}", "arrivals from 0 on", line=1, column="arrival_seconds")
     falls = np.flatnonzero(np.diff(array) < 0)
     if len(falls):
         raise InputError(
             f"{array[falls[0] + 1]} after {array[falls[0]]}",
             "arrivals in ascending order",
-            line=int(falls[0]) + 1,
+            line=int(falls[0]) + 2,
             column="arrival_seconds",
         )
     return array

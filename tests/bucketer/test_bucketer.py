@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,8 +17,11 @@ from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.ladder import Ladders
+from ladder_opt.plan.options import SolveOptions
+from ladder_opt.plan.tune import tune
 from ladder_opt.solve.price import distinct_variants
-from tests.plan.plans import ENGINE, make_plan
+from ladder_opt.solve.sequence_price import compiled_sequence_variants
+from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan
 
 
 def engine_of(**changes: Any) -> Engine:
@@ -278,6 +282,49 @@ def test_the_solver_counts_the_same_variants(bucketer: Bucketer) -> None:
     assert len(bucketer.batched_variants()) == distinct_variants(
         bucketer.ladders, bucketer.engine, get_kernel(bucketer.kernel)
     )
+
+
+@given(bucketers(), st.sets(st.integers(1, 2048), max_size=5))
+@example(
+    bucketer_of(
+        Ladders((4, 8), (1, 2, 16)),
+        Engine(block_size=64, max_num_seqs=8, max_model_len=1000, num_kv_blocks=5),
+    ),
+    {900, 1010},
+)
+def test_the_solver_counts_what_the_spyre_plugin_records_alike(bucketer: Bucketer, lengths: set[int]) -> None:
+    """Of both kernels, pools too small for a variant and queries longer than max_model_len included."""
+    engine, ladders = bucketer.engine, bucketer.ladders
+    top = engine.max_num_batched_tokens
+    query_lens = tuple(sorted({1, top, *(each for each in lengths if each < top)}))
+    shared = Ladders(ladders.num_seqs, ladders.num_blocks, query_lens=query_lens)
+    ours = Bucketer(
+        engine,
+        shared,
+        kv_tokens=tuple(min(m * engine.block_size, engine.max_model_len) for m in shared.num_blocks),
+        query_tokens=query_lens,
+        kernel=bucketer.kernel,
+    )
+    assert len(ours.batched_variants()) == distinct_variants(shared, engine, get_kernel(ours.kernel))
+    compiled = compiled_sequence_variants(engine, shared)
+    assert {(each.num_blocks, each.query_len) for each in ours.sequence_variants()} == {
+        (blocks, query)
+        for row, blocks in enumerate(shared.num_blocks)
+        for column, query in enumerate(query_lens)
+        if compiled[row, column]
+    }
+
+
+@pytest.mark.parametrize("num_kv_blocks", [None, 17, 40])
+def test_a_plan_of_todays_plugin_has_as_many_variants_as_the_bucketer_says(num_kv_blocks: int | None) -> None:
+    engine = dataclasses.replace(ENGINE, num_kv_blocks=num_kv_blocks)
+    steps = dataclasses.replace(STEPS, sequences=STEPS.decode_calls(engine))
+    plan = tune(steps, make_cost(), engine=engine, options=SolveOptions(target="spyre-env"))
+    bucketer = Bucketer.from_engine(engine, plan=plan)
+    variants = len(bucketer.batched_variants()) + len(bucketer.sequence_variants())
+    assert variants == plan.result.num_variants
+    assert plan.result.sequences is not None
+    assert len(bucketer.sequence_variants()) == plan.result.sequences.num_variants
 
 
 def test_look_ups_need_no_numpy() -> None:

@@ -125,7 +125,7 @@ def test_help_and_version(run: Run) -> None:
             [*TUNE, "--uptime", "soon"],
             "--uptime: found 'soon', expected a duration such as 600s, 10m or 24h",
         ),
-        ([*TUNE, "--uptime", "0s"], "--uptime: found 0s, expected more than 0 s"),
+        ([*TUNE, "--uptime", "0s"], "--uptime: found 0.0, expected more than 0 s"),
         (
             [*TUNE, "--uptime", "24h", "--restarts", "1"],
             "--restarts: found --uptime as well, expected one of the two",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -103,6 +105,19 @@ def test_grids_that_are_none(trace: Trace, grid: dict[str, list[Any]], message: 
     assert str(error.value) == message
 
 
+def test_a_row_falls_behind_where_its_plan_says_so() -> None:
+    """The tail of a short trace is not falling behind; nor is a closed loop."""
+    short = Trace(np.array([0.0, 1.0]), np.array([100, 100]), np.array([200, 200]))
+    busy = Trace(np.linspace(0.0, 100.0, 400), np.full(400, 1000), np.full(400, 500))
+    for trace, behind in ((short, False), (busy, True), (replace(busy, arrival_seconds=None), False)):
+        replayed = ReplayOptions(concurrency=None if trace.has_arrivals else 8)
+        row = sweep(trace, grid={"max_num_seqs": [8]}, replay_options=replayed).iloc[0]
+        plan = tune(trace, engine=Engine(max_num_seqs=8), replay_options=replayed)
+        assert row.falls_behind == behind == any("falls behind" in each for each in plan.warnings)
+        if trace is short:
+            assert row.end_over_span > 1.25
+
+
 class TestCommand:
     @pytest.fixture
     def path(self, trace: Trace, tmp_path: Path) -> str:
@@ -126,6 +141,16 @@ class TestCommand:
         points = json.loads(capsys.readouterr().out)["points"]
         assert [point["warmup_seconds"] for point in points] == frame["warmup_seconds"].tolist()
         assert points[0]["num_kv_blocks"] is None
+
+    def test_an_auto_pool_wins_over_the_engine_file_as_in_tune(
+        self, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "serve.yaml"
+        file.write_text("num-gpu-blocks-override: 700\n", encoding="utf-8")
+        command = ["sweep", path, "--engine", str(file), "--max-num-seqs", "8", "--json"]
+        for options, expected in (([], 700), (["--num-kv-blocks", "auto"], None)):
+            assert main([*command, *options]) == 0
+            assert json.loads(capsys.readouterr().out)["points"][0]["num_kv_blocks"] == expected
 
     def test_a_failing_point_is_told_and_strict_ends_with_1(
         self, path: str, capsys: pytest.CaptureFixture[str]

@@ -125,6 +125,19 @@ def test_command_with_a_histogram(plan_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.vllm
+def test_command_counts_the_environments_lists_as_a_server_does(
+    plan_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = make_plan().engine.max_num_seqs
+    monkeypatch.setenv("SPYRE_ATTN_NUM_SEQS_BUCKETS", str(top))
+    shape = ("--num-heads", 2, "--num-kv-heads", 1, "--head-size", 8, "--compiler", "eager")
+    assert run(plan_path, *shape, "--json") == 0
+    told = capsys.readouterr()
+    assert f"warning: SPYRE_ATTN_NUM_SEQS_BUCKETS asks for num_seqs {top}, " in told.err
+    assert json.loads(told.out)["variants"] < len(bucketer().batched_variants())
+
+
+@pytest.mark.vllm
 def test_command_with_a_trace(plan_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every size that the replay of the trace has is built once."""
     trace = plan_path.with_name("trace.csv")

@@ -132,6 +132,22 @@ def test_what_breaks_the_schema(
     assert str(error.value) == f"{path}{expected if expected.startswith(':') else ': ' + expected}"
 
 
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ({"prompt_tokens": np.array([5, 0])}, 2),
+        ({"arrival_seconds": np.array([-1.0, 0.0])}, 1),
+        ({"arrival_seconds": np.array([0.0, np.nan])}, 2),
+        ({"arrival_seconds": np.array([1.0, 0.0])}, 2),  # the row that comes too early
+        ({"hash_ids": HashIds.of([[1], []], 16)}, 2),
+    ],
+)
+def test_a_traces_lines_count_from_1(columns: dict[str, Any], line: int) -> None:
+    with pytest.raises(InputError) as error:
+        Trace(**{name: np.array(cells) for name, cells in GOOD.items()} | columns)
+    assert error.value.line == line
+
+
 def test_parquet_without_our_schema_is_read_by_its_column_names(tmp_path: Path) -> None:
     path = put(tmp_path, GOOD, {})
     assert detect_format(path) == "table"
