@@ -335,7 +335,7 @@ class Bucketer:
         return sorted(found, key=lambda each: (each.num_blocks, each.query_len), reverse=True)
 
     def batched_witness(self, variant: BatchedVariant) -> WitnessBatch:
-        """The smallest batch that `dispatch` sends to a variant; where any step reaches it, the pool holds it."""
+        """The smallest batch sent to a variant; where any step reaches it, the pool holds it."""
         seqs = max(self._below(self._num_seqs, variant.num_seqs) + 1, self.engine.min_batched_seqs)
         blocks = self._below(self._blocks_of[variant.num_seqs], variant.num_blocks)
         longest = max(blocks * self.engine.block_size + 1, _SHORTEST_DECODE_TOKENS)

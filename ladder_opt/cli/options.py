@@ -288,7 +288,10 @@ class RestartOptions:
         str | None,
         typer.Option("--uptime", help="Time between server starts; restarts = span / uptime [24h]."),
     ] = None
-    span: Annotated[str | None, typer.Option("--span", help="Time that a --steps histogram covers.")] = None
+    span: Annotated[
+        str | None,
+        typer.Option("--span", help="Server time that a --steps histogram covers: span times replicas."),
+    ] = None
     min_gain: Annotated[
         str, typer.Option("--min-gain", help="Saving on the default below which it is kept.")
     ] = f"{DEFAULT_MIN_GAIN:.0%}"

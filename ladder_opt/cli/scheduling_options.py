@@ -36,12 +36,12 @@ class SchedulingOptions:
         typer.Option("--n", help="Sequences of each request, each with the row's output [1]."),
     ] = None
     prefix_caching: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--prefix-caching",
+            "--prefix-caching/--no-prefix-caching",
             help="Prompts start from cached KV blocks, by the traces' hash_ids or else cached_tokens [off].",
         ),
-    ] = False
+    ] = None
     num_speculative_tokens: Annotated[
         int | None,
         typer.Option(
@@ -60,7 +60,7 @@ class SchedulingOptions:
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
             "sliding_window": self.sliding_window,
             "n": self.n,
-            "prefix_caching": self.prefix_caching or None,
+            "prefix_caching": self.prefix_caching,
         }
         settings = dict(engine_options.scheduling_file().settings)
         settings |= {name: value for name, value in given.items() if value is not None}

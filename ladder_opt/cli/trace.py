@@ -68,7 +68,11 @@ def synth(
     *,
     output: Annotated[Path, typer.Option("-o", "--output", help="The canonical Parquet file.")],
     profile: Annotated[
-        str, typer.Option("--profile", help="Published traffic to resemble (see traces/README.md).")
+        str,
+        typer.Option(
+            "--profile",
+            help="Published traffic to resemble: azure2023_conv, azure2023_code, mooncake_conversation.",
+        ),
     ] = "azure2023_conv",
     requests: Annotated[int, typer.Option("--requests", help="How many.")] = 20_000,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests a second [the profile's].")] = None,

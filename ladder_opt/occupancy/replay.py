@@ -24,6 +24,7 @@ Requests that no pool of this size can ever hold are set aside first (vLLM would
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -278,6 +279,18 @@ def sum_of_replays(replays: Sequence[Replay]) -> Replay:
     )
 
 
+def load_warnings(replay: Replay) -> list[str]:
+    """One line where the engines cannot keep up with the arrivals."""
+    if not replay.falls_behind:
+        return []
+    span = replay.longest_span_seconds
+    times = replay.end_seconds / span
+    ends = f"the last request ends {times:.{0 if times > 10 else 1}f} times the trace's span after its start"
+    enough = math.ceil(replay.busy_seconds / span)
+    charged = "and server starts are charged for that span alone"
+    return [f"the engine falls behind: {ends}, {charged}; it would take about --replicas {enough} to keep up"]
+
+
 def prefix_caching_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
     """What a person should know of a replay of these traces, where it goes by their `cached_tokens`."""
     inputs = [traces] if isinstance(traces, Trace | TraceStream) else traces
@@ -297,8 +310,9 @@ def _with_what_is_cached(trace: AnyTrace, engine: Engine, scheduling: Scheduling
     """The trace; in memory where the pool's blocks are followed, as all requests are loaded at once then."""
     if not trace.has_hash_ids and not trace.has_cached_tokens:
         raise UsageError(
-            "prefix-caching: found a trace without hash_ids or cached_tokens, expected the ids of each "
-            "prompt's blocks, as in Mooncake and Bailian traces, or how much of each prompt was cached"
+            "--prefix-caching: found a trace without hash_ids or cached_tokens, expected the ids of each "
+            "prompt's blocks, as in Mooncake and Bailian traces, or how much of each prompt was cached "
+            "(--no-prefix-caching replays without, whatever an engine file says)"
         )
     return trace.whole() if scheduling.follows_blocks(engine, has_hash_ids=trace.has_hash_ids) else trace
 

@@ -62,7 +62,10 @@ def _judge(
     if robust is not None:
         regrets = {each["name"]: each["worst_regret"] for each in robust["baselines"]}
         less = (regrets["default"] - robust["worst_regret"]) / (1 + regrets["default"])
-        return "adopt" if less > 0 and less >= min_gain else "keep-default"
+        if less <= 0 or less < min_gain:
+            return "keep-default"
+        # What is best for the worst of them may cost more in all than changing nothing.
+        return "adopt" if price.objective_seconds <= default.objective_seconds else "keep-default"
     saved = default.objective_seconds - price.objective_seconds
     return "adopt" if saved > 0 and saved >= min_gain * default.objective_seconds else "keep-default"
 

@@ -7,7 +7,7 @@ import shlex
 
 from ladder_opt.errors import UsageError
 from ladder_opt.plan.plan import Plan
-from ladder_opt.plan.spyre_environment import spyre_variables
+from ladder_opt.plan.spyre_environment import BATCHED_DECODE_VARIABLES, spyre_variables
 
 EXPORT_FORMATS = ("env", "vllm-yaml", "json")
 
@@ -15,8 +15,8 @@ EXPORT_FORMATS = ("env", "vllm-yaml", "json")
 def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - the option's name
     """The plan as text.
 
-    `env`: lines a shell can source; they name the plan file, for our vLLM plugin, and say the ladders in
-    comments. Of a plan for `spyre-env` they set the Spyre plugin's own variables. `vllm-yaml`: a file for
+    `env`: lines a shell can source; they name the plan file, for our vLLM plugin, say the ladders in
+    comments, and switch batched decode and its recording on in the Spyre plugin. Of a plan for `spyre-env` they set the Spyre plugin's own variables. `vllm-yaml`: a file for
     `vllm serve --config`, the plan's ladders and limits inline; variables can only be told in its comments.
     `json`: the plan file itself.
 
@@ -56,7 +56,9 @@ def _env(plan: Plan, path: str) -> str:
         return "\n".join([*lines, "# nothing to load"]) + "\n"
     if plan.target == "spyre-env":
         return "\n".join([*lines, *_spyre_lines(plan)]) + "\n"
-    return "\n".join([*lines, f"export LADDER_OPT_PLAN={shlex.quote(path)}"]) + "\n"
+    lines += [f"export {name}={value}" for name, value in BATCHED_DECODE_VARIABLES.items()]
+    lines.append(f"export LADDER_OPT_PLAN={shlex.quote(path)}")
+    return "\n".join(lines) + "\n"
 
 
 def _spyre_lines(plan: Plan) -> list[str]:
@@ -74,6 +76,7 @@ def _vllm_yaml(plan: Plan) -> str:
     ]
     if engine.num_kv_blocks is not None:
         lines.append(f"num-gpu-blocks-override: {engine.num_kv_blocks}")
+    lines += _scheduling_lines(plan)
     if plan.verdict != "not-used" and plan.target == "spyre-env":
         lines += [
             "# The ladders are environment variables, which this file cannot set:",
@@ -84,6 +87,19 @@ def _vllm_yaml(plan: Plan) -> str:
         inline = json.dumps({"ladder_opt": _for_server(plan)}, separators=(",", ":"))
         lines.append(f"additional-config: {json.dumps(inline)}")
     return "\n".join(lines) + "\n"
+
+
+def _scheduling_lines(plan: Plan) -> list[str]:
+    """The settings of scheduling that the traffic was replayed with, where they are not vLLM-on-Spyre's."""
+    asked = (plan.provenance.asked or {}).get("scheduling") or {}
+    lines = []
+    if asked.get("policy", "fcfs") != "fcfs":
+        lines.append(f"scheduling-policy: {asked['policy']}")
+    if asked.get("long_prefill_token_threshold"):
+        lines.append(f"long-prefill-token-threshold: {asked['long_prefill_token_threshold']}")
+    if asked.get("prefix_caching"):
+        lines.append("enable-prefix-caching: true")
+    return lines
 
 
 def _for_server(plan: Plan) -> dict[str, object]:

@@ -12,6 +12,7 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
+from ladder_opt.occupancy.replay import load_warnings
 from ladder_opt.plan.baselines import is_within
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
@@ -182,7 +183,7 @@ def frontier(
     prices = [price for price in prices if is_within(price, limits)]
     if not prices:
         raise SolveError("--max-variants, --warmup-budget: found no point of the frontier within them")
-    notes = [*warnings, *notes]
+    notes = [*warnings, *notes, *(load_warnings(last.replay) if last.replay else [])]
     if not complete:
         notes.append(
             f"not complete within {task.options.time_limit_seconds:g} s: the points are the best known, "

@@ -13,6 +13,9 @@ from __future__ import annotations
 from ladder_opt.errors import UsageError
 from ladder_opt.plan.plan import Plan
 
+BATCHED_DECODE_VARIABLES = {"SPYRE_BATCHED_DECODE": "1", "SPYRE_ATTN_RECORD": "1"}
+"""What any plan needs of the Spyre plugin: batched decode, and variants recorded at warm-up."""
+
 
 def spyre_variables(plan: Plan) -> dict[str, str]:
     """The variables, by name, for a plan with target `spyre-env`.
@@ -29,8 +32,7 @@ def spyre_variables(plan: Plan) -> dict[str, str]:
         variables["SPYRE_ATTN_NUM_SEQS_BUCKETS"] = _listed(plan.num_seqs)
     return variables | {
         "SPYRE_ATTN_QUERY_BUCKETS": _listed(plan.query_lens),
-        "SPYRE_BATCHED_DECODE": "1",
-        "SPYRE_ATTN_RECORD": "1",
+        **BATCHED_DECODE_VARIABLES,
     }
 
 

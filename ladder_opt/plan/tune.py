@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
 from ladder_opt.ladder import Ladders, Target
-from ladder_opt.occupancy.replay import Replay
+from ladder_opt.occupancy.replay import Replay, load_warnings
 from ladder_opt.plan.assemble import Outcome, assemble
 from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
@@ -227,15 +226,7 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
     if replay.set_aside:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(replay.set_aside.items()))
         notes.append(f"requests set aside: {counts}")
-    if replay.falls_behind:
-        span = replay.longest_span_seconds
-        times = replay.end_seconds / span
-        notes.append(
-            f"the engine falls behind: the last request ends {times:.{0 if times > 10 else 1}f} times the "
-            "trace's span after its start, and server starts are charged for that span alone; "
-            f"it would take about --replicas {math.ceil(replay.busy_seconds / span)} to keep up"
-        )
-    return notes
+    return [*notes, *load_warnings(replay)]
 
 
 def _unrecorded(price: LadderPrice) -> list[str]:

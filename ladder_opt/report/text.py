@@ -83,6 +83,7 @@ def replay_text(replay: Replay) -> RenderableType:
         *([("tokens from the prefix cache", f"{replay.cached_tokens:,}")] if replay.cached_tokens else []),
         ("busy / idle", f"{duration_text(replay.busy_seconds)} / {duration_text(replay.idle_seconds)}"),
         ("last request ends after", duration_text(replay.end_seconds)),
+        ("server time (--span)", duration_text(replay.server_seconds)),
     ]
     for name, value in facts:
         table.add_row(name, value)
@@ -147,7 +148,7 @@ def _headline(plan: Plan) -> RenderableType:
     default = plan.default
     text = Text()
     evaluated = result.status == "evaluated" and plan.verdict != "not-used"
-    text.append("evaluated as given" if evaluated else _VERDICTS[plan.verdict], style="bold")
+    text.append("evaluated as given" if evaluated else _verdict(plan), style="bold")
     if plan.verdict != "not-used" and result.robust is not None and len(result.robust.workloads) > 1:
         text.append(robust_headline(result.robust))
     elif plan.verdict != "not-used" and default is not None and default.objective_seconds > 0:
@@ -161,6 +162,14 @@ def _headline(plan: Plan) -> RenderableType:
     for line in _context(plan):
         text.append(f"\n{line}")
     return text
+
+
+def _verdict(plan: Plan) -> str:
+    default = plan.default
+    costs_more = default is not None and plan.result.objective_seconds > default.objective_seconds
+    if plan.verdict == "keep-default" and costs_more:
+        return "keep the default ladders: what was asked for costs more in all"
+    return _VERDICTS[plan.verdict]
 
 
 def _context(plan: Plan) -> list[str]:
@@ -179,7 +188,8 @@ def _context(plan: Plan) -> list[str]:
     steps = result.steps
     work = f"{steps.total:,.0f} decode steps, {steps.batched:,.0f} of them batched"
     if replay.get("busy_seconds"):
-        work += f", {result.step_seconds / replay['busy_seconds']:.0%} of the engines' busy time"
+        batched = result.step_seconds - (result.sequences.step_seconds if result.sequences else 0.0)
+        work += f", {batched / replay['busy_seconds']:.0%} of the engines' busy time"
     return [f"{traffic} ({limits})", prices, work]
 
 
@@ -194,8 +204,13 @@ def _ladders(plan: Plan) -> RenderableType:
     if plan.query_lens is not None:
         table.add_row("query_lens", Text(_joined(plan.query_lens)))
     asked = plan.provenance.asked or {}
-    limited = any(
-        asked.get(name) for name in ("max_variants", "warmup_budget_seconds", "guard", *_LADDER_NAMES)
+    solved_for = asked.get("query_lens") in (None, "solve")
+    limited = (
+        any(
+            asked.get(name)
+            for name in ("max_variants", "warmup_budget_seconds", "guard", "num_seqs", "num_blocks")
+        )
+        or not solved_for
     )
     if result.robust is not None:
         proof = robust_status(result.robust, limited=limited)
@@ -207,6 +222,8 @@ def _ladders(plan: Plan) -> RenderableType:
         proof = f"feasible: at most {result.gap:.3%} above the optimum ({result.stop_reason})"
     else:
         proof = f"evaluated as given: the optimum is at most {result.gap:.2%} below"
+    if plan.query_lens is not None and solved_for and result.status != "evaluated":
+        proof += " (query lengths: 1, multiples of 64, the limit)"
     table.add_row("status", proof)
     return table
 
@@ -304,7 +321,7 @@ def _rungs(plan: Plan) -> RenderableType:
             lines.append(Text(f"{axis} rungs by what they save: {shown}{more}"))
         lines += [Text(_forced(rung)) for rung in rungs if rung.forced and not rung.hits]
     absent = plan.result.best_absent_rung
-    if absent is not None:
+    if absent is not None and absent.saves_step_seconds > 0:
         saves, costs = (duration_text(max(0.0, s)) for s in (absent.saves_step_seconds, absent.costs_seconds))
         lines.append(
             Text(
@@ -451,11 +468,14 @@ def frontier_text(frontier: Frontier) -> RenderableType:
             ", ".join(marks),
         )
     whole = "complete: no other is left out" if frontier.complete else "the best known, not complete"
-    before = frontier.minute_before(frontier.chosen)
+    before, after = frontier.minute_before(frontier.chosen), frontier.minute_after(frontier.chosen)
+    minutes = []
+    if after > 0 or frontier.chosen < count - 1:
+        minutes.append(f"the next minute of warm-up would save {duration_text(after)} of step time")
+    if before is not None:
+        minutes.append(f"the last minute of warm-up saved {duration_text(before)} of step time")
     lines = [
         f"{count:,} Pareto-optimal pairs of ladders ({whole}); {len(table.rows)} of them:",
-        f"at {frontier.restarts:.4g} server starts the next minute of warm-up would save "
-        f"{duration_text(frontier.minute_after(frontier.chosen))} of step time"
-        + ("" if before is None else f", and the last one saved {duration_text(before)}"),
+        f"at {frontier.restarts:.4g} server starts " + ", and ".join(minutes or ["there is one point alone"]),
     ]
     return Group(Text(lines[0]), "", table, "", Text(lines[1]))

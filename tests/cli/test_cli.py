@@ -541,9 +541,10 @@ def test_scheduling_mistakes_are_one_line(folder: Path, run: Run) -> None:
 def test_requests_set_aside_are_warned_of(folder: Path, run: Run) -> None:
     arguments = ["--max-num-seqs", "8", "--max-model-len", "1024", "-o", "s.csv", "--strict"]
     ran = run("simulate", "trace.csv", *arguments, code=1)
-    (line,) = ran.err.splitlines()
+    line, behind = ran.err.splitlines()
     assert line.startswith("warning: ")
     assert line.endswith(" requests set aside: beyond_max_model_len")
+    assert behind.startswith("warning: the engine falls behind: the last request ends ")
 
 
 def test_progress_is_shown_on_a_terminal_alone(

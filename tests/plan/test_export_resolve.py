@@ -53,6 +53,8 @@ def test_env_says_the_ladders_in_comments() -> None:
         "# ladder_opt plan: verdict adopt, status optimal",
         f"# num_seqs {','.join(map(str, PLAN.num_seqs))}",
         f"# num_blocks {','.join(map(str, PLAN.num_blocks))} (block_size 128)",
+        "export SPYRE_BATCHED_DECODE=1",
+        "export SPYRE_ATTN_RECORD=1",
         "export LADDER_OPT_PLAN=p.json",
     ]
 
@@ -66,8 +68,10 @@ def test_env_of_a_plan_not_to_be_loaded() -> None:
     assert not any("LADDER_OPT_PLAN" in line for line in lines)
     kept = make_plan(min_gain=0.99)
     assert kept.verdict == "keep-default"
-    assert export_plan(kept, "env", path="p.json").splitlines()[-2:] == [
+    assert export_plan(kept, "env", path="p.json").splitlines()[-4:] == [
         "# the verdict is not to adopt it: loading it gains little or nothing",
+        "export SPYRE_BATCHED_DECODE=1",
+        "export SPYRE_ATTN_RECORD=1",
         "export LADDER_OPT_PLAN=p.json",
     ]
 
@@ -232,3 +236,18 @@ def test_whatever_the_engine_the_ladders_end_on_its_limits(
     assert ladders.num_blocks[-1] == max_num_blocks
     assert set(ladders.num_seqs) <= seqs | {8, max_num_seqs}
     assert set(ladders.num_blocks) <= blocks | {16, max_num_blocks}
+
+
+def test_a_serve_file_has_the_scheduling_that_was_replayed() -> None:
+    asked = {
+        "scheduling": {"policy": "priority", "long_prefill_token_threshold": 256, "prefix_caching": True}
+    }
+    provenance = PLAN.provenance.model_copy(update={"asked": asked})
+    loaded = yaml.safe_load(
+        export_plan(PLAN.model_copy(update={"provenance": provenance}), "vllm-yaml", path="p.json")
+    )
+    assert loaded["scheduling-policy"] == "priority"
+    assert loaded["long-prefill-token-threshold"] == 256
+    assert loaded["enable-prefix-caching"] is True
+    plain = yaml.safe_load(export_plan(PLAN, "vllm-yaml", path="p.json"))
+    assert not {"scheduling-policy", "long-prefill-token-threshold", "enable-prefix-caching"} & set(plain)

@@ -63,7 +63,7 @@ def test_a_plan_that_is_not_proven_says_how_far_off_it_can_be(printed: Printed) 
 
 def test_a_plan_that_costs_more_than_the_default_says_so(printed: Printed) -> None:
     text = printed(plan_text(make_plan(num_seqs=[8], num_blocks=[16])))
-    assert text.startswith("keep the default ladders: the plan saves too little to change anything; costs ")
+    assert text.startswith("keep the default ladders: what was asked for costs more in all; costs ")
 
 
 def test_unused_variants_and_rungs_are_told(printed: Printed) -> None:
