@@ -120,7 +120,7 @@ def test_a_small_pool_forgets_the_least_recently_used() -> None:
 
 def test_prefix_caching_needs_hash_ids() -> None:
     trace = Trace(np.zeros(1), np.array([10]), np.array([2]))
-    with pytest.raises(UsageError, match="prefix-caching: found a trace without hash_ids"):
+    with pytest.raises(UsageError, match="--prefix-caching: found a trace without hash_ids"):
         simulate(trace, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
 
 
