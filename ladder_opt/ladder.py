@@ -14,6 +14,10 @@ from ladder_opt.errors import UsageError
 Axis = Literal["num_seqs", "num_blocks"]
 Target = Literal["plugin", "spyre-env"]
 """What loads the ladders: our vLLM plugin, or the Spyre plugin's own environment variables."""
+NUM_SEQS_LIST = "SPYRE_ATTN_NUM_SEQS_BUCKETS"
+KV_LIST = "SPYRE_ATTN_KV_BUCKETS"
+QUERY_LIST = "SPYRE_ATTN_QUERY_BUCKETS"
+"""The Spyre plugin's environment variables for lists of rungs: sequences, tokens of KV, query tokens."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 AXES: tuple[Axis, Axis] = ("num_seqs", "num_blocks")
 

@@ -30,16 +30,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ladder_opt.bucketer.environment import (
-    KV_LIST,
-    NUM_SEQS_LIST,
-    QUERY_LIST,
     kv_ladder,
     num_seqs_list,
     query_ladder,
     read_list,
 )
 from ladder_opt.engine import Engine
-from ladder_opt.ladder import Ladder, Ladders, default_ladders
+from ladder_opt.ladder import KV_LIST, NUM_SEQS_LIST, QUERY_LIST, Ladder, Ladders, default_ladders
 
 if TYPE_CHECKING:
     from ladder_opt.plan.plan import Plan
@@ -107,6 +104,7 @@ class Bucketer:
         kernel: name of the batched kernel's geometry.
         source: where the ladders of batched decode come from, for people.
         sources: the same for each ladder: num_seqs, num_blocks, kv_tokens, query_tokens.
+        planned: the ladders among these that are a plan's.
         warnings: what was changed to fit, and which of two settings won; a line each.
     """
 
@@ -119,6 +117,7 @@ class Bucketer:
         query_tokens: tuple[int, ...],
         kernel: str = DEFAULT_KERNEL,
         sources: Mapping[str, str] | None = None,
+        planned: frozenset[str] = frozenset(),
         warnings: tuple[str, ...] = (),
     ) -> None:
         self.engine = engine
@@ -130,6 +129,7 @@ class Bucketer:
         self.source = " and ".join(
             dict.fromkeys(self.sources[axis] for axis in ("num_seqs", "num_blocks") if axis in self.sources)
         )
+        self.planned = planned
         self.warnings = warnings
         self._num_seqs = Ladder(ladders.num_seqs)
         self._num_blocks = Ladder(ladders.num_blocks)
@@ -176,6 +176,9 @@ class Bucketer:
         sources = {"num_seqs": named, "num_blocks": named}
         rungs, told = num_seqs_list(environ, engine)
         warnings += told
+        planned = set() if plan is None else {"num_blocks"}
+        if plan is not None and plan.num_seqs and rungs is None:
+            planned.add("num_seqs")
         if rungs is not None:
             if plan is not None and rungs != ladders.num_seqs:
                 warnings.append(
@@ -185,6 +188,10 @@ class Bucketer:
             ladders = _with_num_seqs(ladders, rungs)
             sources["num_seqs"] = NUM_SEQS_LIST
         kv_planned, query_planned = _planned_sequence_lists(plan)
+        if kv_planned is not None and not environ.get(KV_LIST):
+            planned.add("kv_tokens")
+        if query_planned is not None and not environ.get(QUERY_LIST):
+            planned.add("query_tokens")
         kv_asked, sources["kv_tokens"], told = _asked(environ, KV_LIST, kv_planned, named)
         warnings += told
         kv_tokens, told = kv_ladder(kv_asked, engine, name=sources["kv_tokens"])
@@ -200,6 +207,7 @@ class Bucketer:
             query_tokens=query_tokens,
             kernel=kernel or (DEFAULT_KERNEL if plan is None else plan.kernel),
             sources=sources,
+            planned=frozenset(planned),
             warnings=tuple(warnings),
         )
 
@@ -215,6 +223,7 @@ class Bucketer:
             query_tokens=self.query_tokens.rungs,
             kernel=self.kernel,
             sources=sources,
+            planned=self.planned if source is None else self.planned - {"num_seqs", "num_blocks"},
             warnings=self.warnings,
         )
 
@@ -335,7 +344,7 @@ class Bucketer:
         return sorted(found, key=lambda each: (each.num_blocks, each.query_len), reverse=True)
 
     def batched_witness(self, variant: BatchedVariant) -> WitnessBatch:
-        """The smallest batch sent to a variant; where any step reaches it, the pool holds it."""
+        """The smallest batch that `dispatch` sends to a variant; the pool holds it, if any step does."""
         seqs = max(self._below(self._num_seqs, variant.num_seqs) + 1, self.engine.min_batched_seqs)
         blocks = self._below(self._blocks_of[variant.num_seqs], variant.num_blocks)
         longest = max(blocks * self.engine.block_size + 1, _SHORTEST_DECODE_TOKENS)
@@ -406,10 +415,9 @@ def _planned_sequence_lists(plan: Plan | None) -> tuple[tuple[int, ...] | None, 
     """KV tokens and query tokens that a plan asks for: one of target spyre-env has them, another has not."""
     if plan is None or plan.query_lens is None:
         return None, None
-    from ladder_opt.plan.spyre_environment import spyre_variables  # noqa: PLC0415
+    from ladder_opt.plan.spyre_environment import kv_buckets  # noqa: PLC0415
 
-    variables = spyre_variables(plan)
-    return read_list(variables, KV_LIST), read_list(variables, QUERY_LIST)
+    return kv_buckets(plan), tuple(plan.query_lens)
 
 
 def _asked(

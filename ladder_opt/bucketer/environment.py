@@ -14,12 +14,9 @@ from collections.abc import Mapping
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
-from ladder_opt.ladder import clamp, default_query_lens
+from ladder_opt.ladder import KV_LIST, NUM_SEQS_LIST, QUERY_LIST, clamp, default_query_lens
 from ladder_opt.presets import preset_kv_buckets
 
-NUM_SEQS_LIST = "SPYRE_ATTN_NUM_SEQS_BUCKETS"
-KV_LIST = "SPYRE_ATTN_KV_BUCKETS"
-QUERY_LIST = "SPYRE_ATTN_QUERY_BUCKETS"
 ENVIRONMENT_LISTS = (NUM_SEQS_LIST, KV_LIST, QUERY_LIST)
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")  # int() would also take 1_000 and digits of other scripts

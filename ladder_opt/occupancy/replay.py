@@ -354,10 +354,10 @@ def _totals(counted: Sequence[Counted], mix: Sequence[float]) -> dict[str, Any]:
 def _checked_weights(weights: Sequence[float] | None, traces: int) -> list[float]:
     mix = [1.0] * traces if weights is None else [float(weight) for weight in weights]
     if len(mix) != traces:
-        raise UsageError(f"weights: found {len(mix)}, expected {traces}, one for each trace")
+        raise UsageError(f"--weights: found {len(mix)}, expected {traces}, one for each trace")
     for weight in mix:
         if not 1 / _MOST <= weight <= _MOST:
-            raise UsageError(f"weights: found {weight}, expected numbers from {1 / _MOST:g} to {_MOST:g}")
+            raise UsageError(f"--weights: found {weight}, expected numbers from {1 / _MOST:g} to {_MOST:g}")
     return mix
 
 
@@ -381,11 +381,13 @@ def _check_options(
     inputs: Sequence[AnyTrace], *, concurrency: int | None, rate_scale: float, replicas: int
 ) -> None:
     if concurrency is not None and not 1 <= concurrency <= _MOST:
-        raise UsageError(f"concurrency: found {concurrency}, expected 1 to {_MOST}")
+        raise UsageError(f"--concurrency: found {concurrency}, expected 1 to {_MOST}")
     if not 1 / _MOST <= rate_scale <= _MOST:
-        raise UsageError(f"rate_scale: found {rate_scale}, expected a number from {1 / _MOST:g} to {_MOST:g}")
+        raise UsageError(
+            f"--rate-scale: found {rate_scale}, expected a number from {1 / _MOST:g} to {_MOST:g}"
+        )
     if not 1 <= replicas <= _MOST:
-        raise UsageError(f"replicas: found {replicas}, expected 1 to {_MOST}")
+        raise UsageError(f"--replicas: found {replicas}, expected 1 to {_MOST}")
     if concurrency is None and not all(trace.has_arrivals for trace in inputs):
         raise UsageError(
             "--concurrency: found none, expected a number, for the trace holds lengths without arrivals"

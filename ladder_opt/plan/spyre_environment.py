@@ -11,10 +11,17 @@ versions, so both are set. Source: torch-spyre/spyre-inference, `spyre_inference
 from __future__ import annotations
 
 from ladder_opt.errors import UsageError
+from ladder_opt.ladder import KV_LIST, NUM_SEQS_LIST, QUERY_LIST
 from ladder_opt.plan.plan import Plan
 
 BATCHED_DECODE_VARIABLES = {"SPYRE_BATCHED_DECODE": "1", "SPYRE_ATTN_RECORD": "1"}
 """What any plan needs of the Spyre plugin: batched decode, and variants recorded at warm-up."""
+
+
+def kv_buckets(plan: Plan) -> tuple[int, ...]:
+    """The plan's num_blocks rungs in tokens, the last one max_model_len."""
+    engine = plan.engine
+    return tuple(min(rung * engine.block_size, engine.max_model_len) for rung in plan.num_blocks)
 
 
 def spyre_variables(plan: Plan) -> dict[str, str]:
@@ -25,13 +32,11 @@ def spyre_variables(plan: Plan) -> dict[str, str]:
     """
     if plan.query_lens is None:
         raise UsageError(f"target: found {plan.target}, expected spyre-env")
-    engine = plan.engine
-    kv_buckets = [min(rung * engine.block_size, engine.max_model_len) for rung in plan.num_blocks]
-    variables = {"SPYRE_ATTN_KV_BUCKETS": _listed(kv_buckets)}
+    variables = {KV_LIST: _listed(kv_buckets(plan))}
     if plan.num_seqs:
-        variables["SPYRE_ATTN_NUM_SEQS_BUCKETS"] = _listed(plan.num_seqs)
+        variables[NUM_SEQS_LIST] = _listed(plan.num_seqs)
     return variables | {
-        "SPYRE_ATTN_QUERY_BUCKETS": _listed(plan.query_lens),
+        QUERY_LIST: _listed(plan.query_lens),
         **BATCHED_DECODE_VARIABLES,
     }
 

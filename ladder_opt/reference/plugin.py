@@ -10,15 +10,12 @@ Everything else happens in the worker.
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from ladder_opt.errors import UsageError
-from ladder_opt.vllm_plugin.settings import BACKEND_KEY, BACKEND_VARIABLE
+from ladder_opt.vllm_plugin.settings import REFERENCE, Settings
 
-REFERENCE = "reference"
 WORKER = "ladder_opt.reference.worker.ReferenceWorker"
 CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 _MARK = "_ladder_opt_reference"
@@ -35,29 +32,12 @@ def register() -> None:
     @functools.wraps(original)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         vllm_config = original(self, *args, **kwargs)
-        if is_asked_for(vllm_config.additional_config):
+        if Settings.of(vllm_config).backend == REFERENCE:
             name_worker(vllm_config)
         return vllm_config
 
     setattr(create_engine_config, _MARK, True)
     arguments.create_engine_config = create_engine_config
-
-
-def is_asked_for(additional_config: Any, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether settings ask for the reference; additional_config wins over the environment.
-
-    Raises:
-        UsageError: they ask for a backend that there is not.
-    """
-    environ = os.environ if environ is None else environ
-    extra = additional_config if isinstance(additional_config, Mapping) else {}
-    found = extra.get(BACKEND_KEY)
-    name = f"additional_config.{BACKEND_KEY}"
-    if found is None:
-        found, name = environ.get(BACKEND_VARIABLE) or None, BACKEND_VARIABLE
-    if found not in {None, REFERENCE}:
-        raise UsageError(f"{name}: found {found!r:.60}, expected {REFERENCE!r}")
-    return found == REFERENCE
 
 
 def name_worker(vllm_config: Any) -> None:

@@ -110,7 +110,7 @@ def check_at_startup(vllm_config: Any) -> None:
     elif settings.has_plan:
         bucketer = bucketer_for(vllm_config)
         logger.info("ladder_opt: ladders from %s", bucketer.source)
-        if not _pads_to_ladders(vllm_config):
+        if not _pads_to_ladders(vllm_config, settings):
             say_once(
                 f"nothing will use {bucketer.source}: no attention backend here pads batched decode to "
                 f"ladders ({SPYRE_PACKAGE} is not installed)"
@@ -120,14 +120,12 @@ def check_at_startup(vllm_config: Any) -> None:
             say_once(f"additional_config.{key} is no setting of ladder_opt and was left aside")
 
 
-def _pads_to_ladders(vllm_config: Any) -> bool:
+def _pads_to_ladders(vllm_config: Any, settings: Settings) -> bool:
     """Whether the engine has a backend with ladders: the Spyre plugin's, or one of ours by name."""
     if is_installed(SPYRE_PACKAGE):
         return True
-    extra = vllm_config.additional_config
-    asked = extra.get("ladder_opt_backend") if isinstance(extra, Mapping) else None
     worker = getattr(getattr(vllm_config, "parallel_config", None), "worker_cls", "")
-    return bool(asked or os.environ.get("LADDER_OPT_BACKEND") or str(worker).startswith("ladder_opt."))
+    return settings.backend is not None or str(worker).startswith("ladder_opt.")
 
 
 def say_once(warning: str) -> None:

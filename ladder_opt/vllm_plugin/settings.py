@@ -28,6 +28,8 @@ SECONDS_KEY, SECONDS_VARIABLE = "ladder_opt_record_seconds", "LADDER_OPT_RECORD_
 IDS_KEY, IDS_VARIABLE = "ladder_opt_record_ids", "LADDER_OPT_RECORD_IDS"
 BACKEND_KEY, BACKEND_VARIABLE = "ladder_opt_backend", "LADDER_OPT_BACKEND"
 
+REFERENCE = "reference"
+
 _KEYS = frozenset({PLAN_KEY, RECORD_KEY, SECONDS_KEY, IDS_KEY, BACKEND_KEY})
 _DEFAULT_SECONDS = 60.0
 _LEAST_SECONDS = 0.1
@@ -36,7 +38,7 @@ _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The plugin's settings. True where there is anything for it to do.
+    """The plugin's settings. True where there is anything for it to do (a backend is not its own to choose).
 
     Attributes:
         plan_path: the plan's file; None where it is inline or there is none.
@@ -44,6 +46,7 @@ class Settings:
         record_folder: where the record goes; None: nothing is recorded.
         record_seconds: time between writes.
         record_ids: whether the request trace names requests.
+        backend: `reference` for the reference backend; None for the engine's own.
         unknown_keys: keys of additional_config that look like ours and are not.
     """
 
@@ -52,6 +55,7 @@ class Settings:
     record_folder: str | None = None
     record_seconds: float = _DEFAULT_SECONDS
     record_ids: bool = False
+    backend: str | None = None
     unknown_keys: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -86,10 +90,21 @@ class Settings:
             record_folder=_text(extra.get(RECORD_KEY), environ.get(RECORD_VARIABLE)),
             record_seconds=_seconds(extra.get(SECONDS_KEY), environ.get(SECONDS_VARIABLE)),
             record_ids=_flag(extra.get(IDS_KEY), environ.get(IDS_VARIABLE)),
+            backend=_backend(extra.get(BACKEND_KEY), environ.get(BACKEND_VARIABLE)),
             unknown_keys=tuple(
                 str(key) for key in extra if str(key).startswith(f"{PLAN_KEY}_") and str(key) not in _KEYS
             ),
         )
+
+
+def _backend(value: object, variable: str | None) -> str | None:
+    name = f"additional_config.{BACKEND_KEY}" if value is not None else BACKEND_VARIABLE
+    given = variable or None if value is None else value
+    if given is None:
+        return None
+    if given != REFERENCE:
+        raise UsageError(f"{name}: found {given!r:.60}, expected {REFERENCE!r}")
+    return REFERENCE
 
 
 def _text(value: object, variable: str | None) -> str | None:

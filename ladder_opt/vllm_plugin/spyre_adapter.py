@@ -138,10 +138,10 @@ class PlannedLadders(_Mixin):  # type: ignore[misc]
             ours = ours.with_ladders(Ladders(ours.ladders.num_seqs, ours.ladders.num_blocks))
         self.ladder_opt = ours
         self._num_seqs_buckets = list(ours.ladders.num_seqs)
-        if ours.sources["kv_tokens"] == ours.sources["num_blocks"]:  # a plan of target spyre-env has it too
+        if "kv_tokens" in ours.planned:  # by a plan of target spyre-env
             self._kv_buckets = list(ours.kv_tokens.rungs)
             self._num_blocks_buckets = list(ours.sequence_blocks)
-        if ours.sources["query_tokens"] == ours.sources["num_blocks"]:
+        if "query_tokens" in ours.planned:
             self._query_buckets = list(ours.query_tokens.rungs)
         logger.info(
             "ladder_opt: batched decode on num_seqs %s, num_blocks %s, from %s",

@@ -108,8 +108,10 @@ def test_a_plan_of_todays_plugin_brings_its_own_kv_and_query_lists() -> None:
     assert bucketer.query_tokens.rungs == (1, 128, 512)
     assert set(bucketer.sources.values()) == {"p.json"}
     assert bucketer.warnings == ()
+    assert bucketer.planned == {"num_seqs", "num_blocks", "kv_tokens", "query_tokens"}
     environ = {"SPYRE_ATTN_KV_BUCKETS": "1024,2048", "SPYRE_ATTN_QUERY_BUCKETS": "1,128,512"}
     bucketer = Bucketer.from_engine(ENGINE, plan=plan, plan_path="p.json", environ=environ)
+    assert bucketer.planned == {"num_seqs", "num_blocks"}
     assert bucketer.kv_tokens.rungs == (1024, 2048)
     assert bucketer.ladders.num_blocks == (3, 16)
     assert bucketer.warnings == (

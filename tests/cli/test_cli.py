@@ -510,7 +510,7 @@ def test_simulate_with_prefix_caching(folder: Path, run: Run) -> None:
     assert run(*arguments, "--prefix-caching", "--json").json()["cached_tokens"] == 3 * 512
     assert "tokens from the prefix cache" in run(*arguments, "--prefix-caching").out
     err = run("simulate", "trace.csv", *ENGINE, "-o", "s.csv", "--prefix-caching", code=2).err
-    assert "prefix-caching: found a trace without hash_ids or cached_tokens" in err
+    assert "--prefix-caching: found a trace without hash_ids or cached_tokens" in err
 
 
 def test_prefix_caching_by_what_a_server_had_cached(folder: Path, run: Run) -> None:

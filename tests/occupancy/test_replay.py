@@ -290,7 +290,7 @@ def test_refusals_say_what_was_expected() -> None:
     with pytest.raises(UsageError, match="concurrency: found none, expected a number"):
         simulate(lengths, Engine(), COST)
     assert simulate(lengths, Engine(), COST, concurrency=3).requests == 1
-    with pytest.raises(UsageError, match=r"rate_scale: found nan, expected a number from 1e-09 to 1e\+09"):
+    with pytest.raises(UsageError, match=r"--rate-scale: found nan, expected a number from 1e-09 to 1e\+09"):
         simulate(lengths, Engine(), COST, concurrency=1, rate_scale=float("nan"))
     with pytest.raises(InputError, match=r"found no request to replay \(1 beyond_max_model_len\)"):
         simulate(lengths, Engine(max_model_len=15), COST, concurrency=1)
@@ -306,9 +306,9 @@ def test_weights_count_a_traces_steps_more_often() -> None:
     assert mixed.server_seconds == pytest.approx(5 * first.span_seconds + 0.5 * second.span_seconds)
     assert mixed.busy_seconds == pytest.approx(5 * alone[0].busy_seconds + 0.5 * alone[1].busy_seconds)
     assert mixed.requests == 50
-    with pytest.raises(UsageError, match="weights: found 1, expected 2, one for each trace"):
+    with pytest.raises(UsageError, match="--weights: found 1, expected 2, one for each trace"):
         simulate([first, second], Engine(), COST, weights=[1])
-    with pytest.raises(UsageError, match=r"weights: found -1\.0, expected numbers from 1e-09 to 1e\+09"):
+    with pytest.raises(UsageError, match=r"--weights: found -1\.0, expected numbers from 1e-09 to 1e\+09"):
         simulate(first, Engine(), COST, weights=[-1])
 
 

@@ -180,8 +180,9 @@ def test_prefix_caching_needs_to_know_what_is_cached() -> None:
         with pytest.raises(UsageError) as error:
             simulate(traces, Engine(), read_cost_model(), scheduling=Scheduling(prefix_caching=True))
         assert str(error.value) == (
-            "prefix-caching: found a trace without hash_ids or cached_tokens, expected the ids of each "
-            "prompt's blocks, as in Mooncake and Bailian traces, or how much of each prompt was cached"
+            "--prefix-caching: found a trace without hash_ids or cached_tokens, expected the ids of each "
+            "prompt's blocks, as in Mooncake and Bailian traces, or how much of each prompt was cached "
+            "(--no-prefix-caching replays without, whatever an engine file says)"
         )
 
 
