@@ -15,8 +15,8 @@ EXPORT_FORMATS = ("env", "vllm-yaml", "json")
 def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - the option's name
     """The plan as text.
 
-    `env`: lines a shell can source; they name the plan file, for our vLLM plugin, say the ladders in comments,
-    and switch batched decode and its recording on in the Spyre plugin. Of a plan for `spyre-env` they set the
+    `env`: lines a shell can source; they name the plan file, for our vLLM plugin, say the ladders in
+    comments, and switch batched decode and its recording on in the Spyre plugin. Of a plan for `spyre-env` they set the
     Spyre plugin's own variables. `vllm-yaml`: a file for `vllm serve --config`, the plan's ladders and limits
     inline; variables can only be told in its comments.
     `json`: the plan file itself.

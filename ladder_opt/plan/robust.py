@@ -174,10 +174,9 @@ def small_workload_warnings(
     cost = sum(
         each.objective_seconds for each, is_small in zip(robust.workloads, small, strict=True) if is_small
     )
-    are = "is" if sum(small) == 1 else "are"
-    share = f"{named} {are} {cost / total:.1%} of the cost of all workloads and decide the plan"
+    share = f"{named}: {cost / total:.1%} of the cost of all workloads, and what decides the plan"
     spared = f"the others would pay at most {others.worst_regret:.2%} above their own best, not {worst:.2%}"
-    return [f"{share}: leave them out, and {spared}"]
+    return [f"{share}. Leave it out, and {spared}"]
 
 
 def workload_names(last: RobustRound, inputs: Sequence[TraceSource] | None) -> list[str]:

@@ -158,11 +158,11 @@ def test_the_verdict_is_about_the_worst_regret() -> None:
 def test_a_workload_of_next_to_nothing_that_decides_is_named() -> None:
     few = Trace(np.array([0.0, 1.0]), np.array([100, 200]), np.array([5, 5]))
     plan = robust_plan([make_trace(), few], restarts=0.01)
-    (warning,) = [each for each in plan.warnings if "leave them out" in each]
+    (warning,) = [each for each in plan.warnings if "Leave it out" in each]
     worst = robust_of(plan).worst_regret
-    assert warning.startswith("workload 2 is ")
+    assert warning.startswith("workload 2: ")
     assert warning.endswith(f"the others would pay at most 0.00% above their own best, not {worst:.2%}")
-    assert not any("leave them out" in each for each in robust_plan().warnings)
+    assert not any("Leave it out" in each for each in robust_plan().warnings)
 
 
 def test_out_of_time_a_warning_says_between_what() -> None:
