@@ -155,9 +155,11 @@ class StepsWriter:
     ) -> None:
         self._recorder = recorder
         self._bucketer = bucketer
+        from ladder_opt.occupancy.record_file import record_stem  # noqa: PLC0415  (brings numpy)
+
         self._folder = Path(folder)
         self._started = dt.datetime.now(dt.UTC)
-        self._stem = f"steps-{self._started:%Y%m%dT%H%M%SZ}-{instance}-rank{rank}"
+        self._stem = record_stem(started=f"{self._started:%Y%m%dT%H%M%SZ}", instance=instance, rank=rank)
         self._instance, self._rank = instance, rank
         self._every_seconds = every_seconds
         self._warn = warn
