@@ -245,9 +245,7 @@ class StepsWriter:
             "ladders": {
                 "num_seqs": list(ladders.num_seqs),
                 "num_blocks": list(ladders.num_blocks),
-                "ragged": None
-                if ladders.ragged is None
-                else {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()},
+                "ragged": ladders.ragged_dict(),
             },
             **padding_of(counts, self._bucketer),
             "late_compiles": counts.late_compiles,
