@@ -164,7 +164,6 @@ def load_engine_file(path: str | Path) -> dict[Any, Any]:
         yaml.YAMLError,
         *_YAML_FAULTS,
     ) as error:
-        # PyYAML's own constructors raise these on tags such as !!bool abc, or on a date of month 13.
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
         raise InputError(

@@ -61,7 +61,7 @@ class InputError(LadderOptError, ValueError):
 
 
 class SolveError(LadderOptError, ValueError):
-    """The limits asked for leave no ladder at all."""
+    """The limits asked for leave no ladder at all, or none was found in the time given."""
 
 
 class InternalError(LadderOptError, RuntimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ladder_opt.engine import Engine
@@ -88,6 +88,24 @@ class Ladders:
         """{num_seqs rung: its block ladder}."""
         return {rung: self.blocks_of(index) for index, rung in enumerate(self.num_seqs)}
 
+    def ragged_dict(self) -> dict[str, list[int]] | None:
+        """What files hold as `ragged`: {num_seqs rung: its block ladder}; None of two independent ladders."""
+        if self.ragged is None:
+            return None
+        return {str(rung): list(blocks) for rung, blocks in self.blocks_by_rung().items()}
+
+    def with_num_seqs(self, rungs: tuple[int, ...]) -> Ladders:
+        """These ladders with other num_seqs rungs; of ragged ones each takes the block ladder next above it.
+
+        A rung past the last takes the last one's. Without rungs, none is ragged.
+        """
+        if self.ragged is None or not rungs:
+            return replace(self, num_seqs=rungs, ragged=None)
+        last = len(self.num_seqs) - 1
+        return Ladders.from_ragged(
+            {rung: self.blocks_of(min(bisect.bisect_left(self.num_seqs, rung), last)) for rung in rungs}
+        )
+
     @classmethod
     def from_ragged(cls, ladders: Mapping[int, Sequence[int]]) -> Ladders:
         """Ragged ladders from {num_seqs rung: block ladder}."""
@@ -155,6 +173,11 @@ def clamp_query_lens(query_lens: Sequence[int], engine: Engine) -> tuple[tuple[i
     return tuple(sorted(kept | {1, top})), warnings
 
 
+def is_integer(text: str) -> bool:
+    """Whether a text is a whole number in plain digits; int() would also take 1_000 and other scripts'."""
+    return _INTEGER.fullmatch(text) is not None
+
+
 def parse_rungs(text: str, *, option: str) -> list[int]:
     """Read `4,8,32`.
 
@@ -164,7 +187,7 @@ def parse_rungs(text: str, *, option: str) -> list[int]:
     rungs = []
     for part in text.replace("[", "").replace("]", "").split(","):
         entry = part.strip()
-        if not _INTEGER.fullmatch(entry):  # int() would also take 1_000 and digits of other scripts
+        if not is_integer(entry):
             raise UsageError(f"{option}: found {entry!r} in {text!r}, expected integers such as 4,8,32")
         rungs.append(int(entry))
     return rungs
@@ -193,15 +216,35 @@ def clamp(rungs: Sequence[int], axis: Axis, engine: Engine) -> tuple[tuple[int, 
     warnings = []
     if list(rungs) != sorted(set(rungs)):
         warnings.append(f"{axis}: {list(rungs)} was sorted and freed of duplicates")
-    kept = []
-    for rung in sorted(set(rungs)):
-        if rung > limit:
-            warnings.append(f"{axis}: {rung} is above {source} = {limit} and was dropped")
-        elif rung < floor:
-            warnings.append(f"{axis}: {rung} is below min_batched_seqs = {floor} and was dropped")
-        else:
-            kept.append(rung)
-    if not kept or kept[-1] != limit:
-        warnings.append(f"{axis}: {source} = {limit} was missing and was added as the top rung")
-        kept.append(limit)
-    return tuple(kept), warnings
+    entries = sorted(set(rungs))
+    warnings += [
+        f"{axis}: {rung} is below min_batched_seqs = {floor} and was dropped"
+        for rung in entries
+        if rung < floor
+    ]
+    kept, told = end_on_limit([rung for rung in entries if rung >= floor], limit, name=axis, source=source)
+    return kept, [*warnings, *told]
+
+
+def end_on_limit(
+    rungs: Sequence[int], limit: int, *, name: str, source: str
+) -> tuple[tuple[int, ...], list[str]]:
+    """Drop rungs past a limit and end on it.
+
+    Args:
+        rungs: distinct, ascending.
+        limit: the last rung to be.
+        name: the list, for warnings.
+        source: what the limit is, for warnings.
+
+    Returns:
+        The rungs, and a warning for each change.
+    """
+    warnings = [
+        f"{name}: {rung} is above {source} = {limit} and was dropped" for rung in rungs if rung > limit
+    ]
+    kept = tuple(rung for rung in rungs if rung <= limit)
+    if kept[-1:] != (limit,):
+        warnings.append(f"{name}: {source} = {limit} was missing and was added as the top rung")
+        kept = (*kept, limit)
+    return kept, warnings

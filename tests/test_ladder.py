@@ -182,3 +182,15 @@ def test_a_fitted_list_is_a_ladder_that_ends_on_the_limit(
     assert kept == tuple(sorted({rung for rung in rungs if floor <= rung <= limit} | {limit}))
     assert clamp(kept, axis, engine) == (kept, [])
     assert bool(warnings) == (list(kept) != rungs)
+
+
+def test_other_num_seqs_rungs_take_the_block_ladder_next_above() -> None:
+    ragged = Ladders.from_ragged({4: (2, 9), 8: (1, 9), 16: (3, 9)})
+    assert ragged.ragged_dict() == {"4": [2, 9], "8": [1, 9], "16": [3, 9]}
+    assert ragged.with_num_seqs((3, 8, 10, 20)) == Ladders.from_ragged(
+        {3: (2, 9), 8: (1, 9), 10: (3, 9), 20: (3, 9)}
+    )
+    assert ragged.with_num_seqs(()) == Ladders((), (1, 2, 3, 9))
+    product = Ladders((4, 8), (1, 9), query_lens=(1, 512))
+    assert product.with_num_seqs((5,)) == Ladders((5,), (1, 9), query_lens=(1, 512))
+    assert product.ragged_dict() is None

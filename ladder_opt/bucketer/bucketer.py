@@ -25,7 +25,7 @@ step of 5 sequences, the longest of 70 tokens, has n = 5 and b = 2 and runs the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -185,7 +185,7 @@ class Bucketer:
                     f"{NUM_SEQS_LIST} asks for num_seqs {_joined(rungs)}, {named} for "
                     f"{_joined(ladders.num_seqs)}: the variable wins"
                 )
-            ladders = _with_num_seqs(ladders, rungs)
+            ladders = ladders.with_num_seqs(rungs)
             sources["num_seqs"] = NUM_SEQS_LIST
         kv_planned, query_planned = _planned_sequence_lists(plan)
         if kv_planned is not None and not environ.get(KV_LIST):
@@ -431,19 +431,6 @@ def _asked(
         return entries, name, []
     told = f"{name} asks for {_joined(entries)}, {plan_name} for {_joined(planned)}: the variable wins"
     return entries, name, [told]
-
-
-def _with_num_seqs(ladders: Ladders, rungs: tuple[int, ...]) -> Ladders:
-    """The ladders with other num_seqs rungs; of ragged ones each takes the block ladder next above it."""
-    if ladders.ragged is None or not rungs:
-        return replace(ladders, num_seqs=rungs, ragged=None)
-    by_rung = ladders.blocks_by_rung()
-    above = Ladder(ladders.num_seqs)
-    chosen = {}
-    for rung in rungs:
-        source = above.smallest_at_least(rung)
-        chosen[rung] = by_rung[ladders.num_seqs[-1] if source is None else source]
-    return Ladders.from_ragged(chosen)
 
 
 def _joined(rungs: tuple[int, ...]) -> str:

@@ -9,17 +9,22 @@ error. Source: torch-spyre/spyre-inference, `spyre_inference/v1/attention/spyre_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
-from ladder_opt.ladder import KV_LIST, NUM_SEQS_LIST, QUERY_LIST, clamp, default_query_lens
+from ladder_opt.ladder import (
+    KV_LIST,
+    NUM_SEQS_LIST,
+    QUERY_LIST,
+    clamp,
+    default_query_lens,
+    end_on_limit,
+    is_integer,
+)
 from ladder_opt.presets import preset_kv_buckets
 
 ENVIRONMENT_LISTS = (NUM_SEQS_LIST, KV_LIST, QUERY_LIST)
-
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")  # int() would also take 1_000 and digits of other scripts
 
 
 def read_list(environ: Mapping[str, str], name: str) -> tuple[int, ...] | None:
@@ -33,7 +38,7 @@ def read_list(environ: Mapping[str, str], name: str) -> tuple[int, ...] | None:
         return None
     entries = [part.strip() for part in text.split(",") if part.strip()]
     for entry in entries:
-        if not _WHOLE_NUMBER.fullmatch(entry) or int(entry) < 1:
+        if not is_integer(entry) or int(entry) < 1:
             raise UsageError(f"{name}: found {entry!r} in {text!r}, expected whole numbers of 1 or more")
     if not entries:
         raise UsageError(f"{name}: found {text!r}, expected at least one whole number")
@@ -66,7 +71,7 @@ def kv_ladder(
     limit = engine.max_model_len
     if entries is None:
         return preset_kv_buckets("pow2", max_model_len=limit, block_size=engine.block_size), []
-    return _fitted(entries, limit, name, "max_model_len")
+    return end_on_limit(entries, limit, name=name, source="max_model_len")
 
 
 def query_ladder(
@@ -81,21 +86,10 @@ def query_ladder(
     """
     if entries is None:
         return default_query_lens(engine), []
-    rungs, warnings = _fitted(entries, engine.max_num_batched_tokens, name, "max_num_batched_tokens")
+    rungs, warnings = end_on_limit(
+        entries, engine.max_num_batched_tokens, name=name, source="max_num_batched_tokens"
+    )
     if rungs[0] != 1:
         warnings.append(f"{name}: 1 was missing and was added: a decode's query is never padded")
         rungs = (1, *rungs)
     return rungs, warnings
-
-
-def _fitted(
-    entries: tuple[int, ...], limit: int, name: str, source: str
-) -> tuple[tuple[int, ...], list[str]]:
-    warnings = [
-        f"{name}: {entry} is above {source} = {limit} and was dropped" for entry in entries if entry > limit
-    ]
-    kept = [entry for entry in entries if entry <= limit]
-    if kept[-1:] != [limit]:
-        warnings.append(f"{name}: {source} = {limit} was missing and was added as the top rung")
-        kept.append(limit)
-    return tuple(kept), warnings

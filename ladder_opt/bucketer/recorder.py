@@ -155,9 +155,11 @@ class StepsWriter:
     ) -> None:
         self._recorder = recorder
         self._bucketer = bucketer
+        from ladder_opt.occupancy.record_file import record_stem  # noqa: PLC0415  (brings numpy)
+
         self._folder = Path(folder)
         self._started = dt.datetime.now(dt.UTC)
-        self._stem = f"steps-{self._started:%Y%m%dT%H%M%SZ}-{instance}-rank{rank}"
+        self._stem = record_stem(started=f"{self._started:%Y%m%dT%H%M%SZ}", instance=instance, rank=rank)
         self._instance, self._rank = instance, rank
         self._every_seconds = every_seconds
         self._warn = warn
@@ -243,9 +245,7 @@ class StepsWriter:
             "ladders": {
                 "num_seqs": list(ladders.num_seqs),
                 "num_blocks": list(ladders.num_blocks),
-                "ragged": None
-                if ladders.ragged is None
-                else {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()},
+                "ragged": ladders.ragged_dict(),
             },
             **padding_of(counts, self._bucketer),
             "late_compiles": counts.late_compiles,

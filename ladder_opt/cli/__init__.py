@@ -1,4 +1,4 @@
-"""The command line: thin over the library, errors as one line, exit codes 0, 1, 2."""
+"""The command line: thin over the library, errors as one line, exit codes (`app.main` lists them)."""
 
 from __future__ import annotations
 

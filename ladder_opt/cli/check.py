@@ -33,9 +33,6 @@ def run(
     engine = engine_options.engine(plan.to_engine())
     bucketer = Bucketer.from_engine(engine, plan=plan, environ=os.environ, plan_path=str(plan_path))
     ladders = bucketer.ladders
-    ragged = None
-    if ladders.ragged is not None:
-        ragged = {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()}
     report = {
         "source": bucketer.source,
         "sources": dict(bucketer.sources),
@@ -43,7 +40,7 @@ def run(
         "engine": engine.to_dict(),
         "num_seqs": list(ladders.num_seqs),
         "num_blocks": list(ladders.num_blocks),
-        "ragged": ragged,
+        "ragged": ladders.ragged_dict(),
         "kv_tokens": list(bucketer.kv_tokens.rungs),
         "query_tokens": list(bucketer.query_tokens.rungs),
         "num_variants": len(bucketer.batched_variants()),

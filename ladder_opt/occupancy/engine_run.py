@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,10 @@ class EngineRun:
         self._scheduling = scheduling
         self._follows_blocks = scheduling.follows_blocks(engine, has_hash_ids=has_hash_ids)
         self._engine = engine
-        self._kernel, self._advance, self._takes_extras = _load_loop(
+        from ladder_opt.occupancy import _step_kernel  # noqa: PLC0415  (numba loads on first use)
+
+        self._kernel = _step_kernel  # names of the slots, which both loops share
+        self._advance, self._takes_extras = _load_loop(
             replace(scheduling, prefix_caching=self._follows_blocks),
             closed=concurrency is not None,
             stepwise=stepwise,
@@ -348,12 +350,10 @@ def _unlike_ids(prompt: Integers, block_size: int) -> HashIds:
     return HashIds(block_size, offsets, np.arange(offsets[-1]))
 
 
-def _load_loop(
-    scheduling: Scheduling, *, closed: bool, stepwise: bool
-) -> tuple[ModuleType, Callable[..., int], bool]:
-    """The module of the slots, the loop that can run these settings, and whether it takes extra arrays."""
+def _load_loop(scheduling: Scheduling, *, closed: bool, stepwise: bool) -> tuple[Callable[..., int], bool]:
+    """The loop that can run these settings, and whether it takes extra arrays."""
     from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
 
     if not stepwise and replace(scheduling, n=1) == Scheduling() and (scheduling.n == 1 or not closed):
-        return _step_kernel, _event_kernel.advance, False
-    return _step_kernel, _step_kernel.advance, True
+        return _event_kernel.advance, False
+    return _step_kernel.advance, True

@@ -26,9 +26,21 @@ from ladder_opt.occupancy.steps_file import StepsFile, read_steps
 from ladder_opt.validation import check_schema, load_json_object, shown
 
 RECORD_SCHEMA = "ladder_opt/record/1"
-STEPS_GLOB = "steps-*"
+_PREFIX = "steps-"
+STEPS_GLOB = f"{_PREFIX}*"
 _SUFFIXES = (".csv", ".parquet")
 _MAX_RECORD_BYTES = 1 << 20
+
+
+def record_stem(*, started: str, instance: str, rank: int) -> str:
+    """Name, without suffix, of what an engine of a server records.
+
+    Args:
+        started: when, such that names sort by it; `*` for a pattern of all of them.
+        instance: the server, the same for all its processes.
+        rank: the engine's number among the server's engines.
+    """
+    return f"{_PREFIX}{started}-{instance}-rank{rank}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ def steps_files(path: str | Path) -> list[str]:
 def _record_of(path: str) -> dict[str, Any] | None:
     """The record beside a steps file, or None where there is none."""
     beside = Path(path).with_suffix(".json")
-    if not beside.is_file() or not beside.name.startswith("steps-"):
+    if not beside.is_file() or not beside.name.startswith(_PREFIX):
         return None
     text = read_text(beside, max_bytes=_MAX_RECORD_BYTES, what="a record")
     data = load_json_object(text, path=beside, what="a record")

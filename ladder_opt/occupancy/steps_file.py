@@ -9,8 +9,6 @@ from ladder_opt.engine import Engine
 from ladder_opt.occupancy._table_file import MAX_TABLE_FILE_BYTES, Column, read_table_file, write_table_file
 from ladder_opt.occupancy.histogram import StepHistogram
 
-MAX_STEPS_FILE_BYTES = MAX_TABLE_FILE_BYTES
-
 
 @dataclass(frozen=True)
 class StepsFile:
@@ -57,7 +55,7 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
         ],
         what="a steps file",
         row="decode step",
-        max_bytes=MAX_STEPS_FILE_BYTES,
+        max_bytes=MAX_TABLE_FILE_BYTES,
     )
     columns = file.columns
     steps = StepHistogram(

@@ -141,9 +141,7 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
             "num_seqs": list(ladders.num_seqs),
             "num_blocks": list(ladders.num_blocks),
             "query_lens": None if ladders.query_lens is None else list(ladders.query_lens),
-            "ragged": None
-            if ladders.ragged is None
-            else {str(rung): list(blocks) for rung, blocks in ladders.blocks_by_rung().items()},
+            "ragged": ladders.ragged_dict(),
             "verdict": verdict,
             "result": {
                 **price.to_dict(),

@@ -96,6 +96,11 @@ class SolveOptions:
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 
+    @property
+    def uptime_or_default_seconds(self) -> float:
+        """Time between server starts: the one asked for, else a day."""
+        return DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds
+
     def limits(self, cost: CostModel) -> Limits:
         """The solver's limits: the budget less the start-up that ladders do not change."""
         if self.warmup_budget_seconds is None:
@@ -120,7 +125,7 @@ class SolveOptions:
         seconds = self.span_seconds if self.span_seconds is not None else server_seconds
         if seconds is None:
             return 1.0
-        restarts = seconds / (DEFAULT_UPTIME_SECONDS if self.uptime_seconds is None else self.uptime_seconds)
+        restarts = seconds / self.uptime_or_default_seconds
         if restarts > MAX_RESTARTS:
             raise UsageError(
                 f"--uptime: found {restarts:g} server starts in it, expected at most {MAX_RESTARTS:g}"

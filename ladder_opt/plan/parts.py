@@ -5,7 +5,7 @@ Keys that a later release adds within version 1 are kept as they are.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -28,9 +28,18 @@ Rung = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Part(BaseModel):
-    """An object in a plan file."""
+    """An object in a plan file; what `left_out_where_none` names stands there only where it is known."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+    left_out_where_none: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        for name in self.left_out_where_none:
+            if written.get(name) is None:
+                written.pop(name, None)
+        return written
 
 
 class PlanGathers(Part):
@@ -84,12 +93,7 @@ class PlanPrice(Part):
     steps: PlanSteps
     sequences: PlanSequences | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_absent_part(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = write(self)
-        if written.get("sequences") is None:
-            written.pop("sequences", None)
-        return written
+    left_out_where_none = ("sequences",)
 
 
 class PlanRung(Part):
@@ -100,15 +104,9 @@ class PlanRung(Part):
     hits: Amount
     forced: bool
     marginal_seconds: Number
-    of_num_seqs: Rung | None = None
+    of_num_seqs: Rung | None = None  # only rungs of ragged ladders say whose they are
 
-    @model_serializer(mode="wrap")
-    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only rungs of ragged ladders say whose they are."""
-        written: dict[str, Any] = write(self)
-        if written.get("of_num_seqs") is None:
-            written.pop("of_num_seqs", None)
-        return written
+    left_out_where_none = ("of_num_seqs",)
 
 
 class PlanPadding(Part):
@@ -289,6 +287,9 @@ class PlanInput(Part):
     path: str
     sha256: str
     rows: Count
+    format: str | None = None
+
+    left_out_where_none = ("format",)
 
 
 class PlanProvenance(Part):

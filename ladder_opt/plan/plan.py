@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -61,6 +59,8 @@ class Plan(Part):
     warnings: tuple[str, ...] = ()
     provenance: PlanProvenance
 
+    left_out_where_none = ("query_lens",)  # only plans for the Spyre plugin's variables have them
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kernel not in KERNELS:
@@ -83,14 +83,6 @@ class Plan(Part):
         self._check_ragged(engine)
         self._check_query_lens()
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_absent_ladder(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Only plans for the Spyre plugin's variables have query lengths."""
-        written: dict[str, Any] = write(self)
-        if written.get("query_lens") is None:
-            written.pop("query_lens", None)
-        return written
 
     def _check_query_lens(self) -> None:
         if (self.query_lens is not None) != (self.target == "spyre-env"):

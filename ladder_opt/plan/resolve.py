@@ -6,7 +6,6 @@ differ; each ladder is then fitted as a user's list would be, and each change is
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass
 
 from ladder_opt.engine import Engine
@@ -68,11 +67,8 @@ def resolve_plan(plan: Plan | None, engine: Engine, *, path: str | None = None) 
         query_lens, told = _query_lens(plan, engine)
         ladders = Ladders(num_seqs, num_blocks, query_lens=query_lens)
         return Resolved(ladders, path or "the plan", (*warnings, *told))
-    # A num_seqs rung that the clamp added takes the block ladder of the next rung above it in the plan.
-    ragged = {}
-    for rung in num_seqs:
-        source = min(bisect.bisect_left(plan.num_seqs, rung), len(plan.num_seqs) - 1)
-        ragged[rung] = clamp(ladders.blocks_of(source), "num_blocks", engine)[0]
+    by_rung = ladders.with_num_seqs(num_seqs).blocks_by_rung()
+    ragged = {rung: clamp(blocks, "num_blocks", engine)[0] for rung, blocks in by_rung.items()}
     return Resolved(Ladders.from_ragged(ragged), path or "the plan", tuple(warnings))
 
 

@@ -195,7 +195,7 @@ def _results(plan: Plan) -> dict[str, Any]:
     found["falls_behind"] = falls_behind(end, span)
     if span > 0:
         found["end_over_span"] = end / span
-    default = next((each for each in plan.baselines if each.name == "default"), None)
+    default = plan.default
     if default is not None:
         found |= {
             "default_num_variants": default.num_variants,

@@ -13,7 +13,7 @@ from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.replay import Replay, load_warnings
 from ladder_opt.plan.assemble import Outcome, assemble
 from ladder_opt.plan.holdout import split, try_on
-from ladder_opt.plan.options import DEFAULT_UPTIME_SECONDS, ReplayOptions, SolveOptions
+from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plan.robust import (
@@ -240,7 +240,7 @@ def _warmup_warnings(options: SolveOptions, price: LadderPrice, replay: Replay |
     """Few starts charged to much traffic buy a warm-up that nobody would wait for."""
     if options.restarts is not None or (replay is None and options.span_seconds is None):
         return []
-    uptime = DEFAULT_UPTIME_SECONDS if options.uptime_seconds is None else options.uptime_seconds
+    uptime = options.uptime_or_default_seconds
     if price.warmup_seconds <= _LONG_WARMUP * uptime:
         return []
     warmup = duration_text(price.warmup_seconds)

@@ -2,5 +2,5 @@
 
 It is there to be compared with, not to be fast: the same ladders, the same variants and the same warm-up as
 on the device, on any machine. `ladder-opt verify` runs it without a server, and vLLM serves with it where
-asked to (`plugin`). Nothing else in the package imports it.
+asked to (`plugin`). Of the rest of the package, the command `verify` and the public names alone import it.
 """

@@ -40,7 +40,6 @@ class BatchPadder:
 
     def __init__(self, bucketer: Bucketer) -> None:
         self.bucketer = bucketer
-        self._variants: dict[tuple[int, int], BatchedVariant] = {}
 
     # As the kernels run: tensors made in inference mode and outside are told apart by a compiled graph.
     @torch.inference_mode()
@@ -58,7 +57,7 @@ class BatchPadder:
         rungs = self.bucketer.dispatch(count, longest)
         if rungs is None:
             return None
-        variant = self._variant(rungs)
+        variant = self.bucketer.variant_of(*rungs)
         shape = (variant.num_seqs, variant.blocks_per_chunk * variant.num_chunks)
         page_ids = torch.zeros(shape, dtype=torch.int32)
         own = torch.arange(longest) < blocks.unsqueeze(1)
@@ -66,9 +65,3 @@ class BatchPadder:
         end_tokens = torch.zeros(variant.num_seqs, dtype=torch.int32)
         end_tokens[:count] = seq_lens
         return PaddedBatch(count, rungs, variant, page_ids, end_tokens)
-
-    def _variant(self, rungs: tuple[int, int]) -> BatchedVariant:
-        variant = self._variants.get(rungs)
-        if variant is None:
-            variant = self._variants[rungs] = self.bucketer.variant_of(*rungs)
-        return variant

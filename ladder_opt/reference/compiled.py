@@ -20,9 +20,8 @@ from ladder_opt.reference.batch import PaddedBatch
 from ladder_opt.reference.kernels import batched_decode, sequence_attention
 
 GRAPHS_PER_REGION = 8
-_GRAPHS_IN_ALL = (
-    1 << 16
-)  # Dynamo's cap over all regions, 256 by default: fewer than a dense ladder's variants
+# Dynamo's cap over all regions, 256 by default: fewer than a dense ladder's variants.
+_GRAPHS_IN_ALL = 1 << 16
 
 Region = tuple[tuple[int, int, int], "AttentionLayer"]
 

@@ -71,13 +71,14 @@ class VerifyOptions:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= (most or value):
                 limit = "1 or more" if most is None else f"1 to {most}"
-                raise UsageError(f"{name}: found {value}, expected {limit}")
+                raise UsageError(f"--{name.replace('_', '-')}: found {value}, expected {limit}")
         if self.num_heads % self.num_kv_heads:
             raise UsageError(
-                f"num_kv_heads: found {self.num_kv_heads}, expected a divisor of num_heads {self.num_heads}"
+                f"--num-kv-heads: found {self.num_kv_heads}, expected a divisor of --num-heads "
+                f"{self.num_heads}"
             )
         if self.compiler not in COMPILERS:
-            raise UsageError(f"compiler: found {self.compiler!r}, expected {' or '.join(COMPILERS)}")
+            raise UsageError(f"--compiler: found {self.compiler!r}, expected {' or '.join(COMPILERS)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Without limits one axis given the other is a shortest path. Within limits the path is solved at a price on
 variants and compile seconds that is just high enough to keep them; that gives ladders and a bound, and
-where the two differ, labels close the gap (`_axis_kernel.pareto_ladders`). Alternations give labels little
+where the two differ, labels close the gap (`_axis_kernel.pareto_paths`). Alternations give labels little
 work and are content without; `settle` gives them all they need.
 """
 

@@ -98,8 +98,6 @@ class _RobustIncumbent(Incumbent):
         super().__init__(problem, problem.restarts * problem.compile_seconds, deadline)
         self.pool = pool
         self.weights = weights
-        self.leaves = 0
-        self.labelled = 0
         self._tests: list[Floats] = []
         self._catch_up()
 
@@ -115,11 +113,9 @@ class _RobustIncumbent(Incumbent):
 
     def settle(self, rungs: Integers, *, work: int | None, along_rows: bool = False) -> float:
         """As `Incumbent.settle`, for the worst of the workloads."""
-        self.leaves += 1
         leaf = _Leaf(self, rungs, along_rows=along_rows)
         bound = leaf.raise_bound(self._tests)
         if bound - self.constant < self.bar:
-            self.labelled += 1
             bound = leaf.label(_ENDLESS_WORK if work is None else work)
         self._tests = leaf.tests[:_TESTS]
         return bound - self.constant
@@ -251,8 +247,6 @@ class RobustSearch:
         weights: float64 (workloads,), those of the largest mixed bound.
         nodes: nodes of the depth-first searches.
         bound_evaluations: relaxations solved.
-        leaves: num_seqs ladders for which the best num_blocks ladder was asked.
-        labelled: those of them that labels were needed for.
     """
 
     best: Known
@@ -262,8 +256,6 @@ class RobustSearch:
     weights: Floats
     nodes: int
     bound_evaluations: int
-    leaves: int
-    labelled: int
 
 
 class _Robust:
@@ -286,7 +278,7 @@ class _Robust:
         self.bound = 1.0  # each workload's own optimum is a bound on it
         self.weights = np.full(len(workloads), 1.0 / len(workloads))
         self.relaxation: Relaxation | None = None
-        self.nodes = self.evaluations = self.leaves = self.labelled = 0
+        self.nodes = self.evaluations = 0
 
     @property
     def closed(self) -> bool:
@@ -378,8 +370,6 @@ class _Robust:
         bound, proven = search.run(self._warm(root_relaxation(incumbent)))
         self.nodes += search.nodes
         self.evaluations += search.evaluations
-        self.leaves += incumbent.leaves
-        self.labelled += incumbent.labelled
         self.bound = self.pool.worst if proven else max(self.bound, bound + constant)
 
     def solve_pinned(self) -> None:
@@ -449,8 +439,6 @@ def search_workloads(
         weights=robust.weights,
         nodes=robust.nodes,
         bound_evaluations=robust.evaluations,
-        leaves=robust.leaves,
-        labelled=robust.labelled,
     )
 
 

@@ -182,14 +182,7 @@ def parse_header(file: ParquetFile, path: str) -> Header:
         if name not in file.names:
             raise InputError("no such column", "one, of integers", path=path, column=name)
     names = tuple(name for name in _KNOWN if name in file.names)
-    provenance = _provenance(file.metadata.get(PROVENANCE_KEY, b"{}"), path)
-    return Header(
-        columns=names,
-        sources=provenance.sources,
-        set_aside=provenance.set_aside,
-        notes=provenance.notes,
-        hash_block_tokens=provenance.hash_block_tokens,
-    )
+    return _header(names, file.metadata.get(PROVENANCE_KEY, b"{}"), path)
 
 
 def parse_rows(
@@ -262,15 +255,9 @@ def _kind_of(name: str) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Provenance:
-    sources: tuple[TraceSource, ...]
-    set_aside: dict[str, int]
-    notes: tuple[str, ...]
-    hash_block_tokens: int
+def _header(columns: tuple[str, ...], raw: bytes, path: str) -> Header:
+    """The header of a file with these columns and this provenance, JSON."""
 
-
-def _provenance(raw: bytes, path: str) -> _Provenance:
     def bad(found: str, expected: str, place: str) -> InputError:
         return InputError(found, expected, path=path, column=f"{PROVENANCE_KEY}.{place}")
 
@@ -300,7 +287,7 @@ def _provenance(raw: bytes, path: str) -> _Provenance:
     size = value.get("hash_block_tokens", 0)
     if type(size) is not int or not 0 <= size < 1 << 31:
         raise bad(shown(size), "tokens of a block", "hash_block_tokens")
-    return _Provenance(tuple(sources), set_aside, tuple(map(str, notes)), size)
+    return Header(columns, tuple(sources), set_aside, tuple(map(str, notes)), size)
 
 
 def _list(value: object) -> list[Any]:

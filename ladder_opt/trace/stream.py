@@ -26,7 +26,7 @@ from ladder_opt.trace.table import Trace, TraceSource
 CHUNK_REQUESTS = 1 << 20
 
 _MAGIC = b"PAR1"
-_NEEDED = ("arrival_seconds", "prompt_tokens", "output_tokens")
+_STREAMED = ("arrival_seconds", "prompt_tokens", "output_tokens")
 _MOST_ROWS_AT_ONCE = 1 << 16  # a row group may hold a whole file
 
 
@@ -78,7 +78,7 @@ class TraceStream:
         Raises:
             InputError: a cell breaks the schema, arrivals fall, or the file is another one by now.
         """
-        names = list(_NEEDED if self.has_arrivals else _NEEDED[1:])
+        names = list(_STREAMED if self.has_arrivals else _STREAMED[1:])
         names += ["priority"] if self.has_priority else []
         names += ["cached_tokens"] if with_cached_tokens and self.has_cached_tokens else []
         yield from self._chunks(tuple(names))

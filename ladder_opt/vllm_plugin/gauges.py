@@ -40,13 +40,15 @@ class Gauges:
     @classmethod
     def of(cls, folder: str | Path, *, instance: str, rank: int, every_seconds: float) -> Gauges | None:
         """The gauges, or None where prometheus_client is not installed."""
+        from ladder_opt.occupancy.record_file import record_stem  # noqa: PLC0415  (brings numpy)
+
         gauges = _registered()
         if gauges is None:
             return None
         return cls(
             gauges,
             Path(folder),
-            pattern=f"steps-*-{instance}-rank{rank}.json",
+            pattern=f"{record_stem(started='*', instance=instance, rank=rank)}.json",
             engine=str(rank),
             every_seconds=every_seconds,
         )

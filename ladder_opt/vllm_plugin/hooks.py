@@ -1,11 +1,10 @@
-"""Where the plugin takes hold of vLLM and of the Spyre plugin: two places, both idle without a plan.
+"""Where the plugin takes hold of vLLM and of the Spyre plugin: three places, idle without plan and record.
 
 1. `EngineArgs.create_engine_config`, the first place where the engine's settings exist: a plan that cannot
-be used
-   stops startup there, before a model is loaded.
-2. The import of the Spyre plugin's attention backend: `spyre_adapter` adapts it as it comes in. Nothing of
-it is
-   imported for that, and nothing is done where it is not installed.
+   be used stops startup there, before a model is loaded.
+2. vLLM's list of stat loggers: ours is left off it unless an engine of the process is to be recorded.
+3. The import of the Spyre plugin's attention backend: `spyre_adapter` adapts it as it comes in. Nothing of
+   it is imported for that, and nothing is done where it is not installed.
 
 All are marked, so that a second call finds them done. This module imports the standard library alone.
 """

@@ -5,10 +5,10 @@ make, by a function that looks at the engine's settings. Without a plan and a re
 own bucketer, and that is all. Otherwise the builder is adapted too, and
 
 - with a plan, the bucketer is a subclass, whose num_seqs ladder and whose block ladder of batched decode
-are the
-  plan's, and which enumerates the distinct variants of these for the plugin's recorder. The builder pads the
-  sequences of the per-sequence path on the KV ladder, as before: there one method, `find_blocks_bucket`,
-  serves both paths; here it serves batched decode, and `_pad_num_blocks` asks the KV ladder.
+  are the plan's, and which enumerates the distinct variants of these for the plugin's recorder. The builder
+  pads the sequences of the per-sequence path on the KV ladder, as before: there one method,
+  `find_blocks_bucket`, serves both paths; here it serves batched decode, and `_pad_num_blocks` asks the KV
+  ladder.
 - with a record, the builder counts what each step decodes, before it is padded.
 
 The plugin moves fast, so nothing is taken on trust: `seams.differences` looks at every name, signature and

@@ -194,7 +194,7 @@ def test_paths_that_are_no_file(tmp_path: Path) -> None:
 
 
 def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_file, "MAX_STEPS_FILE_BYTES", 20)
+    monkeypatch.setattr(steps_file, "MAX_TABLE_FILE_BYTES", 20)
     path = put(tmp_path, HEADER)
     assert message(path) == f"{path}: found more than 20 bytes, expected a steps file of at most that"
 

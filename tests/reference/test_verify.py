@@ -188,10 +188,10 @@ def test_command_without_torch(
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--num-kv-heads", 3, "num_kv_heads: found 3, expected a divisor of num_heads 4"),
-        ("--head-size", 0, "head_size: found 0, expected 1 to 1024"),
-        ("--compile-at-most", 0, "compile_at_most: found 0, expected 1 or more"),
-        ("--compiler", "gcc", "compiler: found 'gcc', expected inductor or eager"),
+        ("--num-kv-heads", 3, "--num-kv-heads: found 3, expected a divisor of --num-heads 4"),
+        ("--head-size", 0, "--head-size: found 0, expected 1 to 1024"),
+        ("--compile-at-most", 0, "--compile-at-most: found 0, expected 1 or more"),
+        ("--compiler", "gcc", "--compiler: found 'gcc', expected inductor or eager"),
     ],
 )
 def test_bad_options(
