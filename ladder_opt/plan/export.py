@@ -16,9 +16,9 @@ def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - t
     """The plan as text.
 
     `env`: lines a shell can source; they name the plan file, for our vLLM plugin, say the ladders in
-    comments, and switch batched decode and its recording on in the Spyre plugin. Of a plan for `spyre-env` they set the
-    Spyre plugin's own variables. `vllm-yaml`: a file for `vllm serve --config`, the plan's ladders and limits
-    inline; variables can only be told in its comments.
+    comments, and switch batched decode and its recording on in the Spyre plugin. Of a plan for `spyre-env`
+    they set the Spyre plugin's own variables. `vllm-yaml`: a file for `vllm serve --config`, the plan's
+    ladders and limits inline; variables can only be told in its comments.
     `json`: the plan file itself.
 
     Args:
