@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -139,34 +138,35 @@ def test_a_plan_that_cannot_be_used_stops_startup_with_one_line(
         assert "\n" not in str(error.value)
 
 
-def test_other_limits_are_clamped_with_a_warning_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("vllm").propagate = True  # vLLM's own handlers say it in a server
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What our logger warns of, whatever vLLM, once imported, has made of its loggers' levels and handlers."""
+    lines: list[str] = []
+    monkeypatch.setattr(loading.logger, "warning", lambda text, *args: lines.append(text % args))
+    return lines
+
+
+def test_other_limits_are_clamped_with_a_warning_told_once(warned: list[str]) -> None:
     vllm_config = make_vllm_config(additional_config={"ladder_opt": PLAN.to_dict()}, max_num_seqs=6)
-    with caplog.at_level("WARNING"):
-        assert bucketer_for(vllm_config).ladders.num_seqs == (5, 6)
-        bucketer_for(vllm_config)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert bucketer_for(vllm_config).ladders.num_seqs == (5, 6)
+    bucketer_for(vllm_config)
+    assert warned == [
         "ladder_opt: num_seqs: 8 is above max_num_seqs = 6 and was dropped",
         "ladder_opt: num_seqs: max_num_seqs = 6 was missing and was added as the top rung",
     ]
 
 
-def test_a_plan_that_nothing_would_use_is_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logging.getLogger("vllm").propagate = True
+def test_a_plan_that_nothing_would_use_is_told(warned: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LADDER_OPT_BACKEND", raising=False)
     vllm_config = config(ladder_opt=PLAN.to_dict())
     monkeypatch.setattr(loading, "is_installed", lambda package: False)
-    with caplog.at_level("WARNING"):
-        check_at_startup(config(ladder_opt=PLAN.to_dict(), ladder_opt_backend="reference"))
-        monkeypatch.setenv("LADDER_OPT_BACKEND", "reference")
-        check_at_startup(vllm_config)
-        monkeypatch.delenv("LADDER_OPT_BACKEND")
-        said = [record.getMessage() for record in caplog.records]
-        assert not any("nothing will use" in line for line in said)
-        check_at_startup(vllm_config)
-    assert caplog.records[-1].getMessage() == (
+    check_at_startup(config(ladder_opt=PLAN.to_dict(), ladder_opt_backend="reference"))
+    monkeypatch.setenv("LADDER_OPT_BACKEND", "reference")
+    check_at_startup(vllm_config)
+    monkeypatch.delenv("LADDER_OPT_BACKEND")
+    assert not any("nothing will use" in line for line in warned)
+    check_at_startup(vllm_config)
+    assert warned[-1] == (
         "ladder_opt: nothing will use additional_config.ladder_opt: no attention backend here pads batched "
         "decode to ladders (spyre_inference is not installed)"
     )
@@ -176,11 +176,9 @@ def test_a_block_size_that_vllm_settles_later_is_checked_later(path: str) -> Non
     check_at_startup(make_vllm_config(additional_config={"ladder_opt": path}, block_size=None))
 
 
-def test_a_key_that_looks_like_ours_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("vllm").propagate = True
-    with caplog.at_level("WARNING"):
-        check_at_startup(config(ladder_opt_recrod="x"))
-    assert [record.getMessage() for record in caplog.records] == [
+def test_a_key_that_looks_like_ours_is_told(warned: list[str]) -> None:
+    check_at_startup(config(ladder_opt_recrod="x"))
+    assert warned == [
         "ladder_opt: additional_config.ladder_opt_recrod is no setting of ladder_opt and was left aside"
     ]
 
