@@ -133,8 +133,8 @@ def frontier(
         source: a histogram, a replay, or traces (replayed to a fixed point, as `tune` does).
         cost: prices; default: the built-in model.
         engine: the limits; default: `Engine()`.
-        options: restarts choose the point that is marked; pins and guard hold for every point; budgets leave
-            out the points beyond them; ragged structure is refused.
+        options: restarts choose the point that is marked; the guard holds for every point; budgets leave
+            out the points beyond them; pins and ragged structure are refused.
         replay_options: how traces are replayed.
         warnings: warnings from reading the input.
         progress: told what is being done.

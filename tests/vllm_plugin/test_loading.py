@@ -140,7 +140,7 @@ def test_a_plan_that_cannot_be_used_stops_startup_with_one_line(
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What our logger warns of, whatever vLLM, once imported, has made of its loggers' levels and handlers."""
+    """What our logger warns of, whatever vLLM has made of the levels and handlers of its loggers."""
     lines: list[str] = []
     monkeypatch.setattr(loading.logger, "warning", lambda text, *args: lines.append(text % args))
     return lines
