@@ -88,7 +88,7 @@ def synth(
     )
 
     check_output(output)
-    if requests <= BLOCK_REQUESTS:
+    if 1 <= requests <= BLOCK_REQUESTS:
         trace = synthesize(profile, requests=requests, rate=rate, seed=seed)
         write_trace(trace, output)
         return _show(trace, output, strict=False, as_json=as_json)

@@ -167,8 +167,7 @@ def _checked(profile: str, requests: int, rate: float | None, seed: int, *, most
     if profile not in FIGURES:
         raise UsageError(f"found profile {profile!r}, expected one of {', '.join(FIGURES)}")
     if not _is_integer(requests) or not 1 <= requests <= most:
-        limit = MAX_REQUESTS_IN_BLOCKS if _is_integer(requests) and requests < 1 else most
-        raise UsageError(f"found requests {requests!r}, expected an integer from 1 to {limit}")
+        raise UsageError(f"found requests {requests!r}, expected an integer from 1 to {most}")
     if not _is_integer(seed) or seed < 0:
         raise UsageError(f"found seed {seed!r}, expected an integer of at least 0")
     if rate is not None and not (
