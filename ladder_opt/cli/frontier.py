@@ -41,7 +41,14 @@ def run(
     """Every pair of ladders that none beats in both warm-up and step time."""
     options = solve_options(restarts, limits)
     engine = engine_options.engine()
-    check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
+    inputs = [
+        *(traces or []),
+        *steps.files(),
+        steps.sequences,
+        cost_options.file(),
+        engine_options.engine_file,
+    ]
+    check_output(output, inputs=inputs)
     with progress_bar() as progress:
         traffic = load_traffic(
             traces, steps, read, load, engine, engine_options=engine_options, target=limits.target

@@ -150,6 +150,11 @@ class CostOptions:
         str | None, typer.Option("--kernel", help="chunked or per_block; overrides the file's.")
     ] = None
 
+    def file(self) -> Path | None:
+        """The cost model's file; None for a built-in one."""
+        path = Path(self.cost_source)
+        return path if path.exists() else None
+
     def cost(self) -> CostModel:
         """The cost model."""
         return read_cost_model(self.cost_source).with_kernel(self.kernel)

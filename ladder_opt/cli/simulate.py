@@ -51,7 +51,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the totals as JSON.")] = False,
 ) -> int:
     """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
-    check_output(output, inputs=traces)
+    check_output(output, inputs=[*traces, cost_options.file(), engine_options.engine_file])
     if sequences is not None:
         check_output(sequences, inputs=traces)
         if os.path.realpath(sequences) == os.path.realpath(output):

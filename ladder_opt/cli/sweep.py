@@ -135,7 +135,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print every point as JSON.")] = False,
 ) -> int:
     """Make a plan for every combination of engine settings, and put them side by side."""
-    check_output(output, inputs=traces)
+    check_output(output, inputs=[*traces, cost_options.file(), grid_options.engine_file])
     grid = grid_options.grid()
     if not grid:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in SETTINGS)

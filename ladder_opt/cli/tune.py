@@ -47,7 +47,14 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
     """Make a plan: the best pair of ladders for the traffic, with a proof or a stated gap."""
-    check_output(output, inputs=[*(traces or []), *steps.files(), steps.sequences])
+    inputs = [
+        *(traces or []),
+        *steps.files(),
+        steps.sequences,
+        cost_options.file(),
+        engine_options.engine_file,
+    ]
+    check_output(output, inputs=inputs)
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = replace(solve_options(restarts, limits), robust=robust)

@@ -187,7 +187,7 @@ def frontier(
     if not complete:
         notes.append(
             f"not complete within {task.options.time_limit_seconds:g} s: the points are the best known, "
-            "and others may lie between them"
+            "and others are missing"
         )
     return Frontier(
         prices=tuple(prices),

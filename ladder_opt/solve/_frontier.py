@@ -11,8 +11,9 @@ right:
   of `_axis_kernel.pareto_ladders` are all block ladders that none beats in both.
 * Points found lower the corners, and the threshold with them.
 
-When the search of every gap has finished, no pair of ladders is left that would add a point. Out of time, the
-gaps not searched are open: what was found stands, and `complete` is False.
+The two ends are solved for by themselves. When the search of every gap between them has finished, no pair of
+ladders is left that would add a point. Out of time, the gaps not searched are open: what was found stands,
+and `complete` is False.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ladder_opt.errors import SolveError
 from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve._ascent import Relaxation, ascend
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
 from ladder_opt.solve._incumbent import Incumbent
-from ladder_opt.solve._product import root_relaxation
+from ladder_opt.solve._product import compiles_alone, root_relaxation, solve_product
 from ladder_opt.solve.problem import Integers, LadderProblem
+from ladder_opt.solve.result import SolveResult, Status
 
 _SWEEP = 40  # slopes of the first, rough sweep
 _SWEEP_ITERATIONS = 25
@@ -155,6 +158,8 @@ def solve_frontier(
     deadline = time.perf_counter() + time_limit_seconds
     staircase = _Staircase()
     starts = dict(_sweep(problem, deadline, staircase))
+    if not _add_ends(problem, deadline, staircase):
+        return staircase.points, False
     least, most = staircase.points[0].compile_seconds, staircase.points[-1].compile_seconds
     searched = least
     while (gap := staircase.next_gap(searched)) is not None:
@@ -172,6 +177,29 @@ def solve_frontier(
     return staircase.points, True
 
 
+def _add_ends(problem: LadderProblem, deadline: float, staircase: _Staircase) -> bool:
+    """Add the points of least compile seconds and of least step seconds; False where they are not proven.
+
+    No slope of a sweep is sure to reach either: that depends on the smallest difference between two points.
+    """
+
+    def solved(instance: LadderProblem) -> SolveResult:
+        return solve_product(instance, time_limit_seconds=max(0.0, deadline - time.perf_counter()))
+
+    free = replace(problem, restarts=0.0)
+    collector = _Collector(free, deadline, staircase)
+    proven = time.perf_counter() < deadline
+    try:
+        least = solved(compiles_alone(problem))
+        within = replace(problem.limits, max_compile_seconds=least.objective_seconds)
+        for result in (solved(replace(free, limits=within)), solved(free)):
+            collector.offer(0.0, *problem.indices(result.ladders))
+            proven &= result.status is Status.OPTIMAL
+    except SolveError:
+        return False  # none found in time
+    return proven and least.status is Status.OPTIMAL
+
+
 def _nearest(slopes: Iterable[float], slope: float) -> float:
     return min(slopes, key=lambda each: abs(np.log(each / slope)))
 
@@ -181,7 +209,7 @@ def _sweep(
 ) -> Iterator[tuple[float, Relaxation]]:
     """Rough multipliers and points over slopes from "compiles are free" to "compiles are all that counts"."""
     steps = float(problem.cumulative[-1, -1]) * float(problem.step_seconds.max()) + 1e-12
-    one = max(float(problem.compile_seconds[-1, -1]), 1e-12)
+    one = max(problem.typical_compile_seconds, 1e-12)
     relaxation = None
     for slope in np.geomspace(1e-9, 10.0, _SWEEP) * steps / one:
         collector = _Collector(replace(problem, restarts=float(slope)), deadline, staircase)

@@ -61,6 +61,7 @@ SEARCH_WORK = 20_000_000
 """Edges that the first search of a range may at least look at in each direction; each later one four times as
 many."""
 _MORE_WORK = 4
+MOST_WORK = 1 << 60  # a count that the loops can hold
 _STRIDES = (8, 4, 2)
 _LEAST_COARSE_ROWS = 12
 _WARM_SCALE = 0.5
@@ -119,7 +120,7 @@ class ProductSearch:
             if is_closed(bound, incumbent):
                 continue
             # In proportion to what the bounds took so far: less was lost on ascents that had stalled.
-            work = max(SEARCH_WORK, 2 * incumbent.work) * _MORE_WORK**tries
+            work = min(MOST_WORK, max(SEARCH_WORK, 2 * incumbent.work) * _MORE_WORK**tries)
             reached = self.search_both_ways(relaxation, work)
             if reached is None:
                 continue
@@ -231,11 +232,17 @@ def _spread(coarse: Relaxation, of: Integers, over: Integers, *, onto: Relaxatio
 
 def root_relaxation(incumbent: Incumbent) -> Relaxation:
     """No multipliers, any number of rungs that the limits leave: the ragged problem."""
-    rows, _ = incumbent.problem.shape
+    problem = incumbent.problem
+    rows, columns = problem.shape
+    most = rows
+    if (problem.first_column >= 0).all() and (problem.reach[:-1, -1] >= columns).all():
+        # Every rung opens a variant of its own: at the lowest of the rungs that share the top column's, which
+        # is no higher than what it shares. Query lengths above all that fit the longest sequence open none,
+        # and only one of them can be needed. In a short pool any number of rungs may open none.
+        most = min(rows, incumbent.max_variants + 1)
     return Relaxation(
         min_rungs=1,
-        # Every rung but one (a required one that nothing can reach) has a variant of its own.
-        max_rungs=min(rows, incumbent.max_variants + 1),
+        max_rungs=most,
         multipliers=np.zeros(incumbent.problem.shape),
         alive=_allowed_intervals(incumbent.problem),
     )
@@ -319,18 +326,18 @@ def ragged_bound(problem: LadderProblem) -> float:
 
 def least_variants(problem: LadderProblem) -> int:
     """No ladders have fewer variants (out of time: a bound)."""
-    ones = replace(_compiles_alone(problem), compile_seconds=np.ones_like(problem.compile_seconds))
+    ones = replace(compiles_alone(problem), compile_seconds=np.ones_like(problem.compile_seconds))
     found = solve_product(ones, time_limit_seconds=_LEAST_TIME_SECONDS)
     return int(np.ceil(found.lower_bound_seconds - 1e-6))
 
 
 def least_compile_seconds(problem: LadderProblem) -> float:
     """No ladders take fewer compile seconds (out of time: a bound)."""
-    found = solve_product(_compiles_alone(problem), time_limit_seconds=_LEAST_TIME_SECONDS)
+    found = solve_product(compiles_alone(problem), time_limit_seconds=_LEAST_TIME_SECONDS)
     return found.lower_bound_seconds
 
 
-def _compiles_alone(problem: LadderProblem) -> LadderProblem:
+def compiles_alone(problem: LadderProblem) -> LadderProblem:
     return replace(problem, limits=Limits(), step_seconds=np.zeros_like(problem.step_seconds), restarts=1.0)
 
 

@@ -57,7 +57,13 @@ from ladder_opt.errors import SolveError
 from ladder_opt.solve import _robust_kernel as kernel
 from ladder_opt.solve._ascent import Relaxation, ascend
 from ladder_opt.solve._incumbent import Incumbent, tie_price
-from ladder_opt.solve._product import ASCENT_ITERATIONS, ProductSearch, keeps_guard, root_relaxation
+from ladder_opt.solve._product import (
+    ASCENT_ITERATIONS,
+    MOST_WORK,
+    ProductSearch,
+    keeps_guard,
+    root_relaxation,
+)
 from ladder_opt.solve._workloads import Known, Pool, Workloads, best_weights
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE
@@ -388,7 +394,7 @@ class _Robust:
             self.bound = max(self.bound, min(bound + incumbent.constant, self.pool.worst))
             if bound >= incumbent.bar:
                 self.bound = self.pool.worst
-            work *= _MORE_WORK
+            work = min(MOST_WORK, work * _MORE_WORK)
             if time.perf_counter() > self.deadline:
                 return
 

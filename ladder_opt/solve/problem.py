@@ -179,6 +179,14 @@ class LadderProblem:
             query_lens=queries or None,
         )
 
+    def indices(self, ladders: Ladders) -> tuple[Integers, Integers]:
+        """Ladders of candidates as their indices."""
+        queries = self.num_query_rows
+        below = np.searchsorted(self.rows[:queries], np.array(ladders.query_lens or (), np.int64))
+        above = queries + np.searchsorted(self.rows[queries:], np.array(ladders.num_seqs, np.int64))
+        rows = np.concatenate((below, above)).astype(np.int64)
+        return rows, np.searchsorted(self.columns, np.array(ladders.num_blocks)).astype(np.int64)
+
     def objective(self, rows: Integers, columns: Integers) -> float:
         """Step seconds plus restarts times compile seconds."""
         step_seconds, _, compiles = self.totals(rows, columns)
@@ -252,7 +260,7 @@ def build_problem(
         columns_pinned=traffic.columns_pinned,
         num_query_rows=queries,
     )
-    _check_guard(problem, limits.guard)
+    _check_guard(problem, limits.guard, seqs_pinned=bool(pins and pins.num_seqs))
     return problem
 
 
@@ -386,11 +394,11 @@ def _lowest_below(rungs: Integers, start: int, guard: float | None) -> Integers:
     return lowest
 
 
-def _check_guard(problem: LadderProblem, guard: float | None) -> None:
+def _check_guard(problem: LadderProblem, guard: float | None, *, seqs_pinned: bool) -> None:
     """Pinned rungs have to keep the guard, and a measured table's sizes have to leave a way to keep it."""
     queries = problem.num_query_rows
     for axis, pinned, rungs, lowest in (
-        ("num_seqs", problem.rows_pinned, problem.rows[queries:], problem.lowest_row[queries:] - queries),
+        ("num_seqs", seqs_pinned, problem.rows[queries:], problem.lowest_row[queries:] - queries),
         ("num_blocks", problem.columns_pinned, problem.columns, problem.lowest_column),
     ):
         # No candidate is allowed below this one; among pinned rungs the one just below has to be.

@@ -44,3 +44,32 @@ def test_equals_brute_force(seed: int) -> None:
         assert point.step_seconds == pytest.approx(steps, rel=1e-9, abs=1e-12)
         assert point.compile_seconds == pytest.approx(compiles, rel=1e-9, abs=1e-12)
         assert variants == point.num_variants
+
+
+@pytest.mark.parametrize("compile_base", [0.0, 1e-6, 1e6])
+def test_both_ends_are_there_however_compiles_compare_with_steps(compile_base: float) -> None:
+    """Rungs a thousand times as cheap as the top one, steps that barely differ: no fixed slope reaches both."""
+    instance = oracles.Instance(
+        kernel="per_block",
+        cells=((4, 1, 1000.0), (4, 2, 500.0), (6, 5, 1.0)),
+        max_num_seqs=6,
+        max_num_blocks=8,
+        step=(0.01, 1e-9, 0.0, 1e-3),
+        compile=(compile_base, 0.0, 0.01),
+        restarts=1.0,
+    )
+    problem = build_problem(steps_of(instance), engine_of(instance), cost_of(instance), restarts=1.0)
+    points, complete = solve_frontier(problem, time_limit_seconds=60)
+    assert complete
+    found = [(point.compile_seconds, point.step_seconds) for point in points]
+    assert len(found) == len(brute_force(instance))
+    for got, wanted in zip(found, brute_force(instance), strict=True):
+        assert got == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+
+
+def test_out_of_time_nothing_is_called_complete() -> None:
+    instance = random_instance(7001)
+    problem = build_problem(steps_of(instance), engine_of(instance), cost_of(instance), restarts=1.0)
+    points, complete = solve_frontier(problem, time_limit_seconds=0)
+    assert points
+    assert not complete

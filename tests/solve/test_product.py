@@ -270,3 +270,26 @@ def test_candidates_keep_a_rung_that_no_batch_equals() -> None:
     assert result.objective_seconds == pytest.approx(44.0)
     problem = build_problem(steps, Engine(max_model_len=512), cost_of(instance), restarts=0.0)
     assert 11 in problem.rows
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_limits_in_pools_so_small_that_many_rungs_open_no_variant(seed: int) -> None:
+    """With chunks of up to 32 entries, a pool of fewer pages records none of a small batch's variants."""
+    rng = np.random.default_rng(70_000 + seed)
+    plain = dataclasses.replace(random_instance(70_001 + 2 * seed), kernel="chunked")
+    usable = float(rng.integers(max(plain.max_num_blocks, plain.max_num_seqs), 33))
+    cells = tuple(cell for cell in plain.cells if cell[0] - 1 + cell[1] <= usable) or ((1, 1, 1.0),)
+    instance = dataclasses.replace(plain, cells=cells, usable_kv_blocks=usable)
+    max_variants = int(rng.integers(1, 4))
+    expected, variants = oracles.brute_force(instance, max_variants=max_variants)
+    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
+    limits = Limits(max_variants=max_variants)
+    if math.isinf(expected):
+        with pytest.raises(SolveError, match=f"--max-variants: found {max_variants}, expected at least"):
+            solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+        return
+    result = solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+    assert result.status is Status.OPTIMAL
+    assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-9)
+    got = oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks)
+    assert got[1] <= variants
