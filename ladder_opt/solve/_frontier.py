@@ -11,9 +11,9 @@ right:
   of `_axis_kernel.pareto_ladders` are all block ladders that none beats in both.
 * Points found lower the corners, and the threshold with them.
 
-The two ends are solved for by themselves. When the search of every gap between them has finished, no pair of
-ladders is left that would add a point. Out of time, the gaps not searched are open: what was found stands,
-and `complete` is False.
+The two ends are solved for by themselves. When the search of every gap between them has finished, no pair
+of ladders is left that would add a point. Out of time, the gaps not searched are open: what was found
+stands, and `complete` is False.
 """
 
 from __future__ import annotations
