@@ -48,7 +48,7 @@ def test_equals_brute_force(seed: int) -> None:
 
 @pytest.mark.parametrize("compile_base", [0.0, 1e-6, 1e6])
 def test_both_ends_are_there_however_compiles_compare_with_steps(compile_base: float) -> None:
-    """Rungs a thousand times as cheap as the top one, steps that barely differ: no fixed slope reaches both."""
+    """Rungs much cheaper than the top one, steps that barely differ: no fixed slope reaches both ends."""
     instance = oracles.Instance(
         kernel="per_block",
         cells=((4, 1, 1000.0), (4, 2, 500.0), (6, 5, 1.0)),
