@@ -45,8 +45,7 @@ from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
 from ladder_opt.occupancy.shares import Counted, Share, added, run_share, run_shares
 from ladder_opt.occupancy.timeline import Timeline
 from ladder_opt.occupancy.watch import Watch
-from ladder_opt.trace.stream import AnyTrace, TraceStream
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.stream import AnyTrace, traces_of
 
 _BEHIND_SHARE, _BEHIND_SECONDS = 1.25, 60.0  # an end this far past the last arrival is no longer a tail
 _MOST = 1_000_000_000  # of anything that is counted or scaled; past it there is a typing mistake
@@ -183,7 +182,7 @@ def simulate(
             several traces were to have one timeline.
         InputError: no request can be replayed.
     """
-    inputs: list[AnyTrace] = [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
+    inputs = traces_of(traces)
     _check_options(inputs, concurrency=concurrency, rate_scale=rate_scale, replicas=replicas)
     watch = Watch(timeline_seconds, request_times) if timeline_seconds is not None or request_times else None
     if watch is not None and len(inputs) > 1:
@@ -293,7 +292,7 @@ def load_warnings(replay: Replay) -> list[str]:
 
 def prefix_caching_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
     """What a person should know of a replay of these traces, where it goes by their `cached_tokens`."""
-    inputs = [traces] if isinstance(traces, Trace | TraceStream) else traces
+    inputs = traces_of(traces)
     counted = sum(not trace.has_hash_ids and trace.has_cached_tokens for trace in inputs)
     if not scheduling.prefix_caching or not counted:
         return []

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 MAX_TABLE_CELLS = 40_000_000  # of the dense table that a replay counts in: 320 MB
 
 
+def known_calls(calls: SequenceHistogram | None) -> SequenceHistogram:
+    """The calls, which target `spyre-env` cannot do without.
+
+    Raises:
+        UsageError: they were not counted.
+    """
+    if calls is None:
+        raise UsageError("--target: found spyre-env without calls of the per-sequence kernel")
+    return calls
+
+
 @dataclass(frozen=True)
 class SequenceHistogram:
     """Calls of the per-sequence path counted by (num_blocks, query_len), sorted, each cell once.

@@ -25,8 +25,8 @@ from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, best_absent_rung, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import SolveResult, Status, relative_gap
-from ladder_opt.trace.stream import TraceStream
-from ladder_opt.trace.table import Trace, TraceSource
+from ladder_opt.trace.stream import traces_of
+from ladder_opt.trace.table import TraceSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,5 +200,4 @@ def _asked(task: Task) -> dict[str, Any]:
 def _sources(source: Source) -> list[TraceSource]:
     if isinstance(source, StepHistogram | Replay):
         return []
-    traces = [source] if isinstance(source, Trace | TraceStream) else source
-    return [item for trace in traces for item in trace.sources]
+    return [item for trace in traces_of(source) for item in trace.sources]

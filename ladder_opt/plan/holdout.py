@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,7 @@ from ladder_opt.ladder import Ladders
 from ladder_opt.plan.baselines import default_of
 from ladder_opt.plan.rounds import Task
 from ladder_opt.solve.price import price_ladders
-from ladder_opt.trace.stream import AnyTrace, TraceStream
-from ladder_opt.trace.table import Trace
+from ladder_opt.trace.stream import traces_of
 
 
 def split(task: Task) -> tuple[Task, Task | None]:
@@ -26,10 +24,7 @@ def split(task: Task) -> tuple[Task, Task | None]:
         return task, None
     if not task.replays_traces:
         raise UsageError("--holdout: found a histogram, expected traces, which have a last part")
-    source = task.source
-    traces: Sequence[AnyTrace] = (
-        [source] if isinstance(source, Trace | TraceStream) else source  # type: ignore[assignment]
-    )
+    traces = traces_of(task.source)  # type: ignore[arg-type]  # traces are what replays
     parts = [trace.split_by_time(share) for trace in traces]
     if not all(len(seen) and len(unseen) for seen, unseen in parts):
         raise UsageError(f"--holdout: found an empty part at {share:g}, expected requests before and after")

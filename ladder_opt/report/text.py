@@ -14,6 +14,7 @@ from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.parts import PlanPadded, PlanPadding, PlanPrice, PlanRung
 from ladder_opt.plan.plan import Plan
 from ladder_opt.report.robust import robust_headline, robust_status, robust_text
+from ladder_opt.solve.problem import QUERY_GRAIN_TOKENS
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
 
@@ -223,7 +224,7 @@ def _ladders(plan: Plan) -> RenderableType:
     else:
         proof = f"evaluated as given: the optimum is at most {result.gap:.2%} below"
     if plan.query_lens is not None and solved_for and result.status != "evaluated":
-        proof += " (query lengths: 1, multiples of 64, the limit)"
+        proof += f" (query lengths: 1, multiples of {QUERY_GRAIN_TOKENS}, the limit)"
     table.add_row("status", proof)
     return table
 

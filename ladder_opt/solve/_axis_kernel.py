@@ -62,6 +62,19 @@ def _edge(
 
 
 @njit(cache=True, nogil=True)
+def trace_back(parent: NDArray[np.int64], chosen: NDArray[np.int64]) -> int:
+    """Fill `chosen` with the rungs on the way to the last position, ascending; return how many there are."""
+    count = 0
+    at = parent.size - 1
+    while at > 0:
+        chosen[count] = at - 1
+        count += 1
+        at = parent[at]
+    chosen[:count] = chosen[:count][::-1].copy()
+    return count
+
+
+@njit(cache=True, nogil=True)
 def best_ladder(
     along_rows: bool,
     cumulative: NDArray[np.float64],
@@ -135,14 +148,7 @@ def best_ladder(
             lowest = lowest_below[high]
             parent[high] = lowest + np.argmin(sums[lowest:high])
             best[high] = sums[parent[high]]
-    count = 0
-    at = size
-    while at > 0:
-        chosen[count] = at - 1
-        count += 1
-        at = parent[at]
-    chosen[:count] = chosen[:count][::-1].copy()
-    return best[size], count
+    return best[size], trace_back(parent, chosen)
 
 
 @njit(cache=True, nogil=True)

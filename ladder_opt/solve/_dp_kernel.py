@@ -22,6 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt.solve._axis_kernel import trace_back
+
 HUGE = 1e300  # "not allowed"; finite, so that no difference of two such values is NaN
 
 
@@ -191,14 +193,7 @@ def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tupl
                 parent[j] = i
     if best[rows] >= HUGE:
         return HUGE, 0
-    count = 0
-    j = rows
-    while j > 0:
-        chosen[count] = j - 1
-        count += 1
-        j = parent[j]
-    chosen[:count] = chosen[:count][::-1].copy()
-    return best[rows], count
+    return best[rows], trace_back(parent, chosen)
 
 
 @njit(cache=True, nogil=True)

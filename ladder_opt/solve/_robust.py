@@ -54,6 +54,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ladder_opt.errors import SolveError
+from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve import _robust_kernel as kernel
 from ladder_opt.solve._ascent import Relaxation, ascend
 from ladder_opt.solve._incumbent import Incumbent, tie_price
@@ -153,20 +154,25 @@ class _Leaf:
         size = p.shape[0] if along_rows else p.shape[1]
         self.lowest = p.lowest_row if along_rows else p.lowest_column
         self.edges = np.zeros((len(self.start), size + 1, size + 1))
-        kernel.fill_edges(
-            along_rows,
-            workloads.cumulative / workloads.scales[:, None, None],
-            p.step_seconds,
-            (workloads.restarts / workloads.scales)[:, None, None] * p.compile_seconds,
-            p.compile_seconds,
-            p.first_column,
-            p.reach,
-            self.lowest,
-            rungs,
-            of_variants,
-            of_compiles,
-            self.edges,
-        )
+        for k, scale in enumerate(workloads.scales):
+            self.edges[k], variants, compiles = axis_kernel.all_edges(
+                along_rows,
+                size,
+                workloads.cumulative[k] / scale,
+                p.step_seconds,
+                workloads.restarts[k] / scale * p.compile_seconds,
+                p.compile_seconds,
+                p.first_column,
+                p.reach,
+                self.lowest,
+                0,
+                rungs,
+            )
+        # Limits count the same for every workload.
+        if of_variants >= 0:
+            self.edges[of_variants] = variants
+        if of_compiles >= 0:
+            self.edges[of_compiles] = compiles
         for component, scale in enumerate(scales, start=self.workloads):
             self.edges[component] /= scale
         self.tests: list[Floats] = []

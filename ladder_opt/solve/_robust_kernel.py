@@ -13,63 +13,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ladder_opt.solve._axis_kernel import _edge
+from ladder_opt.solve._axis_kernel import trace_back
 
 HUGE = 1e300
 NONE, GIVEN_UP = -1, -2
-
-
-@njit(cache=True, nogil=True)
-def fill_edges(
-    along_rows: bool,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
-    lowest_below: NDArray[np.int64],
-    other: NDArray[np.int64],
-    count_variants: int,
-    count_compiles: int,
-    edges: NDArray[np.float64],
-) -> None:
-    """Price every step on one axis for every workload.
-
-    Args:
-        along_rows: True to choose rows given columns, False to choose columns given rows.
-        cumulative: (workloads, rows + 1, columns + 1), on the workload's scale.
-        step_seconds: (rows, columns).
-        price: (workloads, rows, columns) what a variant costs, on the workload's scale.
-        compile_seconds: (rows, columns).
-        lowest_below: (candidates + 1,) the lowest position that may be the rung below each one.
-        other: the rungs on the other axis, candidates' indices, ascending.
-        count_variants: the component that counts variants; -1 for none.
-        count_compiles: the component that adds up compile seconds; -1 for none.
-        edges: (components, candidates + 1, candidates + 1), [d, high, low] is filled for allowed steps.
-    """
-    workloads = cumulative.shape[0]
-    for k in range(workloads):
-        for high in range(1, edges.shape[1]):
-            for low in range(lowest_below[high], high):
-                seconds, variants, compiles = _edge(
-                    along_rows,
-                    low,
-                    high,
-                    cumulative[k],
-                    step_seconds,
-                    price[k],
-                    compile_seconds,
-                    first_column,
-                    reach,
-                    0,
-                    other,
-                )
-                edges[k, high, low] = seconds
-                if k == 0 and count_variants >= 0:
-                    edges[count_variants, high, low] = variants
-                if k == 0 and count_compiles >= 0:
-                    edges[count_compiles, high, low] = compiles
 
 
 @njit(cache=True, nogil=True)
@@ -96,14 +43,7 @@ def best_path(
         at = lowest + np.argmin(sums[lowest:high])
         best[high] = sums[at]
         parent[high] = at
-    count = 0
-    at = size
-    while at > 0:
-        chosen[count] = at - 1
-        count += 1
-        at = parent[at]
-    chosen[:count] = chosen[:count][::-1].copy()
-    return best[size], count
+    return best[size], trace_back(parent, chosen)
 
 
 @njit(cache=True, nogil=True)
@@ -137,7 +77,7 @@ def least_worst(
     """The ladder whose largest component among the first `workloads` is least.
 
     Args:
-        edges: (components, candidates + 1, candidates + 1), as `fill_edges` leaves them.
+        edges: (components, candidates + 1, candidates + 1), [d, high, low] for allowed steps.
         lowest_below: (candidates + 1,) the lowest position that may be the rung below each one.
         start: (components,) what a ladder without rungs costs.
         workloads: how many components the worst is taken of.

@@ -65,6 +65,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, SolveError, UsageError
 from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.sequences import known_calls
 from ladder_opt.solve._rows import Rows, batched_rows, query_rows, stacked, useful_columns, useful_rows
 
 Floats = NDArray[np.float64]
@@ -290,9 +291,7 @@ class _Traffic:
         self, steps: StepHistogram, engine: Engine, cost: CostModel, target: Target, pins: Ladders
     ) -> None:
         self._engine, self._cost, self._target, self._pins = engine, cost, target, pins
-        self._calls = steps.sequences
-        if target == "spyre-env" and self._calls is None:
-            raise UsageError("--target: found spyre-env without calls of the per-sequence kernel")
+        self._calls = None if target == "plugin" else known_calls(steps.sequences)
         self._totals = steps.to_grid(engine).cumsum(0).cumsum(1)
         seqs, columns = _candidates(engine, cost)
         if pins.num_seqs:
@@ -317,7 +316,7 @@ class _Traffic:
             pinned=bool(self._pins.num_seqs),
             any_variant=self._target == "spyre-env",
         )
-        if self._target == "plugin" or self._calls is None:
+        if self._calls is None:
             return batched
         calls = query_rows(
             self._calls, queries, columns, self._engine, self._cost, pinned=bool(self._pins.query_lens)

@@ -12,7 +12,7 @@ from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.ladder import Ladders
-from ladder_opt.occupancy.sequences import SequenceHistogram
+from ladder_opt.occupancy.sequences import SequenceHistogram, known_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,7 @@ def price_sequences(
     """
     if ladders.query_lens is None:
         return None
-    if calls is None:
-        raise UsageError("--target: found spyre-env without calls of the per-sequence kernel")
+    calls = known_calls(calls)
     calls.check_limits(engine)
     blocks, queries = np.array(ladders.num_blocks), np.array(ladders.query_lens)
     for axis, rungs, sizes in (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -178,6 +178,13 @@ def _cached_tokens(pieces: list[Trace]) -> NDArray[np.int64] | None:
 
 
 AnyTrace = Trace | TraceStream
+
+
+def traces_of(traces: AnyTrace | Sequence[AnyTrace]) -> list[AnyTrace]:
+    """One trace or several, as a list."""
+    return [traces] if isinstance(traces, Trace | TraceStream) else list(traces)
+
+
 """Requests in memory, or on disk; both have a length, a span, notes, and `chunks()`."""
 
 
