@@ -87,5 +87,5 @@ clean:
 .venv-test-core/.package: .venv-test-core/.made
 .venv-test/.package .venv-test-core/.package: pyproject.toml $(CONSTRAINTS)
 	@echo "Installing the package with its tests and linters in $(@D)"
-	$(pip) --constraint $(CONSTRAINTS) --editable '.[test,lint]'
+	$(pip) --constraint $(CONSTRAINTS) --editable '.[test,lint,docs]'
 	@touch $@
