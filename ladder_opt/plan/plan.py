@@ -32,6 +32,7 @@ from ladder_opt.plan.parts import (
     PlanPrice,
     PlanProvenance,
     PlanResult,
+    PlanUncertainty,
     Rung,
     Verdict,
 )
@@ -63,12 +64,14 @@ class Plan(Part):
     result: PlanResult
     baselines: tuple[PlanBaseline, ...] = ()
     warnings: tuple[str, ...] = ()
+    uncertainty: PlanUncertainty | None = None
     provenance: PlanProvenance
     cost: dict[str, Any] | None = None
     occupancy: PlanOccupancy | None = None
 
-    # Only plans for the Spyre plugin's variables have query lengths; older plans lack what they are made of.
-    left_out_where_none = ("query_lens", "cost", "occupancy")
+    # Only plans for the Spyre plugin's variables have query lengths, only some were asked how sure they are, and
+    # older plans lack what they are made of.
+    left_out_where_none = ("query_lens", "uncertainty", "cost", "occupancy")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

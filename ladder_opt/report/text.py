@@ -32,6 +32,7 @@ from ladder_opt.report.sentences import (
     unlimited_text,
     verdict_text,
 )
+from ladder_opt.report.uncertainty import uncertainty_text
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
 
@@ -64,6 +65,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             _rungs(plan),
             *_lines(dead_text(plan), holdout_text(plan), unlimited_text(plan), alternative_text(plan)),
             *_lines("\n".join(evidence_lines(plan)) or None),
+            *uncertainty_text(plan),
         ]
     parts += ["", _next_step(plan, path)]
     return Group(*parts)
