@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.options import EngineOptions, LoadOptions, ReadOptions, StepsOptions
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.cli.traffic import Traffic, load_traffic
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine, ServerEngine
@@ -94,6 +95,7 @@ def _duration(text: str | None, option: str) -> float | None:
 
 def run(
     *,
+    context: typer.Context,
     engine_options: EngineOptions,
     prices: PriceOptions,
     steps: StepsOptions,
@@ -143,7 +145,7 @@ def run(
             measured=measured,
             engine=engine,
             options=traffic.given(options),
-            replay_options=_replay_options(plan, load, engine_options, jobs),
+            replay_options=_replay_options(plan, load, engine_options, jobs, given=_given(context)),
             max_regret=share,
             tell_parts=not no_parts,
             inputs=traffic.inputs,
@@ -164,21 +166,22 @@ def run(
     return 1 if found.is_over else exit_code(strict=starts.strict, warnings=found.warnings)
 
 
+def _given(context: typer.Context) -> set[str]:
+    """Names of the options that stand on the command line, their defaults or not."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
 def _replay_options(
-    plan: Plan, load: LoadOptions, engine_options: EngineOptions, jobs: JobOptions
+    plan: Plan, load: LoadOptions, engine_options: EngineOptions, jobs: JobOptions, *, given: set[str]
 ) -> ReplayOptions:
     """The plan's, with what was given in their place."""
-    given = load.replay_options(engine_options, jobs)
-    plain = LoadOptions()
-    ours = replay_options_of(plan)
-    changed = {
-        name: getattr(given, name)
-        for name in ("concurrency", "replicas", "rate_scale", "weights")
-        if getattr(load, name) != getattr(plain, name)
-    }
-    if given.scheduling != ReplayOptions().scheduling:
-        changed["scheduling"] = given.scheduling
-    return replace(ours, executor=given.executor, **changed)
+    asked = load.replay_options(engine_options, jobs)
+    names = ("concurrency", "replicas", "rate_scale", "weights")
+    changed: dict[str, Any] = {name: getattr(asked, name) for name in names if name in given}
+    if given & {field.name for field in fields(SchedulingOptions)} or engine_options.engine_file is not None:
+        changed["scheduling"] = asked.scheduling
+    return replace(replay_options_of(plan), executor=asked.executor, **changed)
 
 
 def _start_note(traffic: Traffic, starts: StartOptions, options: SolveOptions) -> list[str]:

@@ -265,10 +265,8 @@ def _short_span(plan: Plan, trials: Sequence[_Trial]) -> list[str]:
     now = replay.span_seconds
     if now >= _SHORT_SPAN * then:
         return []
-    return [
-        f"the new traffic covers {duration_text(now)}, the plan's {duration_text(then)}: its beginning and "
-        "end, in which batches fill and drain, count for more"
-    ]
+    spans = f"the new traffic covers {duration_text(now)}, the plan's {duration_text(then)}"
+    return [f"{spans}: its beginning and end, in which batches fill and drain, count for more"]
 
 
 def _parts(

@@ -48,10 +48,9 @@ class Measured:
     """Measured seconds of rung pairs, to be held against a cost model.
 
     Attributes:
-        quantity: "step": a whole decode step; "attention": the batched kernel's part of it; "compile": one
-        graph.
-            What attention takes beside what grows with the rung pair is in a model's base, so that its rows
-            are held against the model from the cheapest one on.
+        quantity: "step": a whole decode step; "attention": the batched kernel's part of it; "compile": a
+            variant, all its graphs. What attention takes beside what grows with the rung pair is in a model's
+            base, so that its rows are held against the model from the cheapest one on.
         num_seqs: (rows,), the rungs measured.
         num_blocks: (rows,)
         seconds: (rows,), above 0.
