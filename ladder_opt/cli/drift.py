@@ -206,7 +206,7 @@ def _measured(
 
     limits = {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"}
     server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
-    found = calibrate(prices.measured, server, kernel=plan.kernel)
+    found = calibrate(prices.measured, server, kernel=plan.kernel, table="never")
     graphs = found.cost.graphs_per_variant
     pairs = measured_pairs(prices.measured, server, kernel=plan.kernel, graphs=graphs)
     rows = [

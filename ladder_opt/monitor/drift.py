@@ -212,14 +212,15 @@ def _try(task: Task, ladders: Ladders, pins: Ladders, plan: Plan) -> _Trial:
 def _charged(options: SolveOptions, steps: StepHistogram, replay: Replay | None, plan: Plan) -> SolveOptions:
     """The options with server starts to charge: those asked for, else as many as the plan was charged.
 
-    The plan's uptime where the traffic says how long it took and the plan was not given a number of starts;
-    else as many starts for each step as the plan's traffic had.
+    By the uptime, where the traffic says how long it took, and the uptime is another than the plan's or the
+    plan was not given a number of starts; else as many starts for each step as the plan's traffic had.
     """
     if options.restarts is not None:
         return options
     asked = plan.provenance.asked or {}
     knows_time = replay is not None or options.span_seconds is not None
-    if knows_time and asked.get("restarts") is None:
+    is_given = options.uptime_seconds not in (None, asked.get("uptime_seconds"))
+    if knows_time and (is_given or asked.get("restarts") is None):
         return options
     then = plan.result.steps.total
     per_step = plan.result.restarts / then if then else 0.0

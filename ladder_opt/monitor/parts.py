@@ -112,10 +112,8 @@ def swap_of(plan: Plan, task: Task) -> tuple[Swap | None, str | None]:
     if summary is None:
         return None, "what changed is not told apart: no request fits the engine"
     now = PlanTraffic.model_validate(summary)
-    if then.requests_per_second is None or now.requests_per_second is None:
-        scale = 1.0
-    else:
-        scale = then.requests_per_second / now.requests_per_second
+    rates = then.requests_per_second, now.requests_per_second
+    scale = rates[0] / rates[1] if rates[0] and rates[1] else 1.0
     moved: dict[bool, Sequence[Any]] = {False: whole}
 
     def swap(old_rate: bool, old_lengths: bool) -> Task:
@@ -126,9 +124,7 @@ def swap_of(plan: Plan, task: Task) -> tuple[Swap | None, str | None]:
             options = replace(options, rate_scale=options.rate_scale * scale)
         return replace(task, source=moved[old_lengths], replay_options=options)
 
-    note = None
-    if then.requests_per_second is None or now.requests_per_second is None:
-        note = "rate: a closed loop has none, so that its part is 0"
+    note = None if all(rates) else "rate: a closed loop has none, so that its part is 0"
     return swap, note
 
 

@@ -221,8 +221,10 @@ def test_steps_are_charged_as_many_starts_a_step_as_the_plans_were() -> None:
     assert drift(plan, STEPS.scaled(3.0)).worst.restarts == pytest.approx(15.0)
     assert drift(plan, STEPS.scaled(3.0)).regret == pytest.approx(0.0, abs=1e-12)
     assert drift(plan, STEPS, options=SolveOptions(restarts=2.0)).worst.restarts == 2.0
-    spanned = drift(plan, STEPS, options=SolveOptions(span_seconds=7200.0, uptime_seconds=3600.0))
+    spanned = drift(plan, STEPS, options=SolveOptions(span_seconds=7200.0))
     assert spanned.worst.restarts == pytest.approx(5.0)  # a plan that was told its starts
+    given = drift(plan, STEPS, options=SolveOptions(span_seconds=7200.0, uptime_seconds=3600.0))
+    assert given.worst.restarts == pytest.approx(2.0)
 
 
 def test_a_trace_is_charged_by_the_plans_uptime() -> None:
