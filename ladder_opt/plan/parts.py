@@ -307,8 +307,8 @@ class PlanBestOnAverage(Part):
 class PlanUncertainty(Part):
     """What the cost model's own uncertainty does to the plan; see `plan.uncertainty`.
 
-    Spreads are percentiles over the draws: `gain` and `saves_seconds` against the default ladders, `regret` against
-    each draw's own best ladders.
+    Spreads are percentiles over the draws: `gain` and `saves_seconds` against the default ladders, `regret`
+    against each draw's own best ladders.
     """
 
     draws: Rung

@@ -61,7 +61,7 @@ class Plan(Part):
     uncertainty: PlanUncertainty | None = None
     provenance: PlanProvenance
 
-    # Only plans for the Spyre plugin's variables have query lengths, and only some were asked how sure they are.
+    # Only plans for the Spyre plugin's variables have query lengths; only some were asked how sure they are.
     left_out_where_none = ("query_lens", "uncertainty")
 
     @model_validator(mode="after")
