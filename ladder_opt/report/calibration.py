@@ -30,7 +30,7 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
         by = ", ".join(Path(path).name for path in one["told_by"])
         table.add_row(name, f"{one['value']:.4g}", interval, one["unit"], f"{by}{sure}")
     lines: list[RenderableType] = [
-        f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant; start-up {cost.startup_seconds:.4g} s",
+        f"kernel {cost.kernel}; graphs a variant: {cost.graphs_per_variant}; start-up: {cost.startup_seconds:.4g} s",
         "",
         table,
         "",
