@@ -1,4 +1,4 @@
-"""`calibrate` on made-up files of every kind: known coefficients come back, kinds mix, odd files are refused."""
+"""`calibrate` on made-up files of every kind: coefficients come back, kinds mix, odd files are refused."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,6 @@ def test_tables_never_fall_with_more_work(seconds: list[float]) -> None:
             by_seqs.setdefault(s, []).append((int(get_kernel("chunked").gathers(s, m)), value))
         for rows in by_seqs.values():
             values = [value for _, value in sorted(rows)]
-            assert all(high >= low * (1 - 1e-6) for low, high in zip(values, values[1:], strict=False))
+            assert all(high >= low * (1 - 1e-6) for low, high in pairwise(values))
             assert min(values) >= min(seconds) * (1 - 1e-5)
             assert max(values) <= max(seconds) * (1 + 1e-5)
