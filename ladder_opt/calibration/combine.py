@@ -2,15 +2,17 @@
 
 Two joint fits (`term_fit`), and what a server's own steps say beside them:
 
-* **Steps.** Rows of whole steps and rows of the attention kernel alone share `per_iteration` and `per_gather`;
-  what an attention call takes besides is a term of its own, since a whole step's `base` and `per_seq` hold it.
-* **Compiles.** One graph each, or sums over graphs: `base`, `per_iteration`, `per_iteration_sq`, and likewise of the
-  per-sequence kernel where a log holds it.
+* **Steps.** Rows of whole steps and rows of the attention kernel alone share `per_iteration` and
+  `per_gather`; what an attention call takes besides is a term of its own, since a whole step's `base` and
+  `per_seq` hold it.
+* **Compiles.** One graph each, or sums over graphs: `base`, `per_iteration`, `per_iteration_sq`, and likewise
+  of the per-sequence kernel where a log holds it.
 * **A server.** `base`, `per_seq`, `per_sequence_gather`, `per_prefill_token` from lines of iterations or from
   requests; lines of iterations count where there are both, since they time steps one by one.
 
 `base` and `per_seq` come from rows of whole steps where there are any, else from a server, else from the
-attention kernel, with a warning. Terms that the rows cannot tell from a mix of the others are left at 0, told.
+attention kernel, with a warning. Terms that the rows cannot tell from a mix of the others are left at 0,
+told.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ladder_opt.calibration.evidence import (
     COMPILE_BASE,
     COMPILE_PER_ITERATION,
     COMPILE_PER_ITERATION_SQ,
+    NUISANCES,
     PER_GATHER,
     PER_ITERATION,
     PER_PREFILL_TOKEN,
@@ -49,6 +52,7 @@ from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.errors import InputError
 
 KEPT_DRAWS: Final = 100
+_DIGITS: Final = 5
 _ORDER: Final = (  # who is kept where rows cannot tell terms apart
     BASE,
     ATTENTION_CALL,
@@ -132,8 +136,8 @@ class PartFit:
                 lines.append(f"{term.name}: the data cannot tell it from zero {interval}")
             elif term.moves_with_others:
                 lines.append(
-                    f"{term.name}: moves with the other terms here (R2 {term.explained_by_others:.2f}), so that "
-                    "only their sum is sure"
+                    f"{term.name}: moves with the other terms here (R2 {term.explained_by_others:.2f}), so "
+                    "that only their sum is sure"
                 )
         return lines
 
@@ -148,7 +152,7 @@ def fit_equations(rows: Sequence[Equations], *, seed: int) -> PartFit:
 
 
 def _tellable(columns: Mapping[str, Floats], seconds: Floats) -> tuple[dict[str, Floats], tuple[str, ...]]:
-    """The columns that are independent of those before them; at least a row more than columns, if possible."""
+    """The columns that are independent of those before them, fewer than rows where there are any."""
     kept: dict[str, Floats] = {}
     left_out = []
     for name, column in columns.items():
@@ -250,6 +254,20 @@ def all_samples(evidence: Sequence[Evidence], *, layers: int | None, graphs: int
         if len(each.layer_samples):
             parts.append(scaled(each.layer_samples, float(layers or 1)))
     return Samples.concat(parts)
+
+
+def stored_draws(draws: Mapping[str, Floats]) -> dict[str, Any]:
+    """The entry of the cost file's `fit.draws`: a row a draw, rounded, nuisances left out."""
+    names = [name for name in draws if name not in NUISANCES]
+    if not names:
+        return {}
+    count = min(KEPT_DRAWS, *(len(draws[name]) for name in names))
+    values = np.column_stack([draws[name][:count] for name in names])
+    return {
+        "parameters": names,
+        "values": [[float(f"{value:.{_DIGITS}g}") for value in row] for row in values.tolist()],
+        "how": "bootstrap draws of each joint fit, the fits independent of each other",
+    }
 
 
 def is_compile(samples: Samples) -> NDArray[np.bool_]:
