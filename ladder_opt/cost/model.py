@@ -297,7 +297,15 @@ def cost_model_from_text(text: str, *, path: str | Path | None = None) -> CostMo
     Raises:
         InputError: with the key path of the fault.
     """
-    data = load_json_object(text, path=path, what="a cost model")
+    return cost_model_from_dict(load_json_object(text, path=path, what="a cost model"), path=path)
+
+
+def cost_model_from_dict(data: dict[str, Any], *, path: str | Path | None = None) -> CostModel:
+    """Check a cost model's JSON object.
+
+    Raises:
+        InputError: with the key path of the fault.
+    """
     check_schema(data, family="ladder_opt/cost", major=1, path=path)
     try:
         return CostModel.model_validate(data)

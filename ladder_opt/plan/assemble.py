@@ -21,6 +21,7 @@ from ladder_opt.plan.robust import (
     workload_names,
 )
 from ladder_opt.plan.rounds import Source, Task
+from ladder_opt.plan.steps_part import cost_dict, occupancy_dict
 from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, best_absent_rung, value_rungs
 from ladder_opt.solve.problem import Limits
@@ -181,6 +182,8 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "replay": replay,
                 "asked": _asked(task),
             },
+            "cost": cost_dict(task.cost),
+            "occupancy": occupancy_dict(outcome.steps),
         }
     )
 

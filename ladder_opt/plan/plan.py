@@ -6,7 +6,6 @@ the rules across fields: each ladder ascends and ends exactly on the engine's li
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -18,10 +17,12 @@ from pydantic import (
 )
 
 from ladder_opt.cost.geometry import KERNELS
+from ladder_opt.cost.model import CostModel, cost_model_from_dict
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
+from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.plan.parts import (
     Part,
     PlanBaseline,
@@ -32,6 +33,7 @@ from ladder_opt.plan.parts import (
     Rung,
     Verdict,
 )
+from ladder_opt.plan.steps_part import PlanOccupancy, plan_json
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
 
 if TYPE_CHECKING:
@@ -58,8 +60,11 @@ class Plan(Part):
     baselines: tuple[PlanBaseline, ...] = ()
     warnings: tuple[str, ...] = ()
     provenance: PlanProvenance
+    cost: dict[str, Any] | None = None
+    occupancy: PlanOccupancy | None = None
 
-    left_out_where_none = ("query_lens",)  # only plans for the Spyre plugin's variables have them
+    # Only plans for the Spyre plugin's variables have query lengths; older plans lack what they are made of.
+    left_out_where_none = ("query_lens", "cost", "occupancy")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -145,6 +150,34 @@ class Plan(Part):
         """The engine the plan was made for."""
         return Engine(**self._engine_limits())
 
+    def to_steps(self) -> StepHistogram | None:
+        """The steps that the plan is priced on; None where the file does not hold them.
+
+        Raises:
+            InputError: one is beyond the engine's limits.
+        """
+        steps = None if self.occupancy is None else self.occupancy.to_steps()
+        if steps is not None:
+            steps.check_limits(self.to_engine())
+        return steps
+
+    def to_cost_model(self) -> CostModel | None:
+        """The prices that the plan was made with; None where the file does not hold them.
+
+        Raises:
+            InputError: they are no cost model, or another one than `provenance.cost_sha256` says.
+        """
+        if self.cost is None:
+            return None
+        cost = cost_model_from_dict(self.cost)
+        if cost.sha256() != self.provenance.cost_sha256:
+            raise InputError(
+                f"a cost model of digest {cost.sha256()[:12]}...",
+                f"that of provenance.cost_sha256, {self.provenance.cost_sha256[:12]}...",
+                column="cost",
+            )
+        return cost
+
     def _engine_limits(self) -> dict[str, Any]:
         return self.engine.model_dump(include=set(PlanEngine.model_fields))
 
@@ -159,7 +192,7 @@ class Plan(Part):
 
     def to_json(self) -> str:
         """The file's text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        return plan_json(self.to_dict())
 
     def to_frame(self) -> pd.DataFrame:
         """Plan and baselines, a row each: warm-up, variants, step seconds, objective, overpay."""
