@@ -14,8 +14,9 @@ from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.errors import UsageError
 from ladder_opt.files import check_output
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.plan import Plan, read_plan
-from ladder_opt.trace.stream import traces_of
+from ladder_opt.trace.stream import AnyTrace, traces_of
 from ladder_opt.units import parse_duration_seconds
 
 
@@ -55,12 +56,12 @@ def run(
     with progress_bar() as progress:
         from ladder_opt.report.contents import gather  # noqa: PLC0415
 
-        source = None if traffic is None else traffic.source
+        given, histogram = _given(traffic)
         contents = gather(
             plan,
             name=str(plan_path),
-            traces=[] if source is None or isinstance(source, StepHistogram) else traces_of(source),
-            steps=source if isinstance(source, StepHistogram) else None,
+            traces=given,
+            steps=histogram,
             cost=_cost(plan, cost_source),
             inputs=None if traffic is None else traffic.inputs,
             frontier_seconds=seconds,
@@ -74,6 +75,15 @@ def run(
     _tell(output, drawn)
     warn((f"{each.what}: {each.why}" for each in contents.absent), label="not in the report")
     return 0
+
+
+def _given(traffic: Traffic | None) -> tuple[list[AnyTrace], StepHistogram | None]:
+    """Traces, or a histogram, or neither."""
+    if traffic is None or isinstance(traffic.source, Replay):
+        return [], None
+    if isinstance(traffic.source, StepHistogram):
+        return [], traffic.source
+    return traces_of(traffic.source), None
 
 
 def _tell(output: Path | None, drawn: list[Path]) -> None:

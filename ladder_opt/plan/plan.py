@@ -22,6 +22,8 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
+from ladder_opt.markup import facts as fact_table
+from ladder_opt.markup import joined, table
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.plan.parts import (
     Part,
@@ -34,6 +36,7 @@ from ladder_opt.plan.parts import (
     Verdict,
 )
 from ladder_opt.plan.steps_part import PlanOccupancy, plan_json
+from ladder_opt.units import duration_text, hours_text
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA = "ladder_opt/plan/1"
 MAX_PLAN_FILE_BYTES = 16 << 20
+_RUNGS_SHOWN = 40
 
 
 class Plan(Part):
@@ -193,6 +197,29 @@ class Plan(Part):
     def to_json(self) -> str:
         """The file's text."""
         return plan_json(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        priced: list[tuple[str, Plan | PlanBaseline, PlanPrice]] = [("plan", self, self.result)]
+        priced += [(baseline.name, baseline, baseline) for baseline in self.baselines]
+        rows = [
+            (
+                name,
+                f"{len(each.num_seqs)} x {len(each.num_blocks)}",
+                f"{price.num_variants:,}",
+                duration_text(price.warmup_seconds),
+                hours_text(price.step_seconds),
+                hours_text(price.objective_seconds),
+                f"{price.gathers.overpay:.1%}",
+            )
+            for name, each, price in priced
+        ]
+        columns = ("ladders", "rungs", "variants", "warm-up", "step time", "in all", "overpay")
+        facts = [
+            ("verdict", f"{self.verdict}, {self.result.status}"),
+            ("num_seqs", joined(self.num_seqs, most=_RUNGS_SHOWN)),
+            ("num_blocks", joined(self.num_blocks, most=_RUNGS_SHOWN)),
+        ]
+        return fact_table(facts) + table(columns, rows)
 
     def to_frame(self) -> pd.DataFrame:
         """Plan and baselines, a row each: warm-up, variants, step seconds, objective, overpay."""

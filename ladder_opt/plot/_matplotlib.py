@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
 from ladder_opt.plot import palette
 from ladder_opt.plot.compared import Kind
@@ -24,13 +24,14 @@ from ladder_opt.plot.time_data import (
     StepSecondsData,
 )
 from ladder_opt.plot.trace_data import TraceData
-from ladder_opt.plot.units import matplotlib_text, shown_name, spans_decades, time_unit
+from ladder_opt.plot.units import log_ticks, matplotlib_text, shown_name, spans_decades, time_unit
 
 _COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
 _STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}
 _MARKERS: dict[Kind, str] = {"plan": "*", "default": "s", "preset": "o"}
 _WIDTH_INCHES = 8.0
 _MANY_RUNGS = 24
+_FAR_APART = 12.0
 
 
 def _name(name: str) -> str:
@@ -68,7 +69,7 @@ def occupancy_figure(data: OccupancyData) -> Figure:
     )
     figure.colorbar(image, ax=axis, label="steps")
     for lines in reversed(data.lines):
-        ends = lines.segments.reshape(-1, 2, 2)
+        ends = list(lines.segments.reshape(-1, 2, 2))
         axis.add_collection(LineCollection(ends, colors="white", linewidths=2.2, alpha=0.75))
         axis.add_collection(
             LineCollection(
@@ -179,25 +180,24 @@ def frontier_figure(data: FrontierData) -> Figure:
         )
         if each.kind == "preset":
             axis.annotate(_name(each.name), at, xytext=(5, 4), textcoords="offset points", fontsize="small")
-    for label, index, marker in (
-        ("knee", data.knee, "D"),
-        (f"least in all at {data.restarts:.3g} starts", data.chosen, "o"),
-    ):
+    for label, index, symbol in data.marks:
         axis.plot(
             data.warmup_seconds[index] / x_seconds,
             data.step_seconds[index] / y_seconds,
             linestyle="none",
-            marker=marker,
+            marker={"diamond-open": "D", "circle-open": "o"}[symbol],
             markersize=13,
             markerfacecolor="none",
             markeredgewidth=1.5,
             color=palette.PURPLE,
             label=label,
         )
-    if spans_decades(warmup, factor=20):
-        axis.set_xscale("log")
-    if spans_decades(steps, factor=20):
-        axis.set_yscale("log")
+    for along, values in ((axis.xaxis, warmup / x_seconds), (axis.yaxis, steps / y_seconds)):
+        if spans_decades(values, factor=_FAR_APART):
+            ticks = log_ticks(float(values.min()), float(values.max()))
+            (axis.set_xscale if along is axis.xaxis else axis.set_yscale)("log")
+            along.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+            along.set_minor_locator(NullLocator())
     axis.set(xlabel=f"warm-up, {x_unit}", ylabel=f"step time of the traffic, {y_unit}")
     _legend(axis, ncols=3)
     return figure

@@ -21,6 +21,7 @@ from ladder_opt.plot.trace_data import TraceData
 from ladder_opt.plot.units import (
     count_text,
     decades,
+    log_ticks,
     plotly_text,
     shown_name,
     spans_decades,
@@ -35,6 +36,8 @@ _COLOURS: dict[Kind, str] = {
 }
 _DASHES: dict[Kind, str] = {"plan": "solid", "default": "dash", "preset": "dot"}
 _MARKERS: dict[Kind, str] = {"plan": "star", "default": "square", "preset": "circle"}
+_HATCH = {"fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.45)", "size": 6, "solidity": 0.2}
+_FAR_APART = 12.0
 _MANY_RUNGS = 30  # labels of more would run into each other
 
 
@@ -47,7 +50,14 @@ def _finished(figure: go.Figure, *, height: int, **layout: Any) -> go.Figure:
         template=template("light"),
         height=height,
         margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0},
+        legend={
+            "orientation": "h",
+            "yanchor": "bottom",
+            "y": 1.0,
+            "xanchor": "left",
+            "x": 0,
+            "traceorder": "normal",
+        },
         **layout,
     )
     figure.update_xaxes(automargin=True)
@@ -145,7 +155,7 @@ def waste_figure(data: WasteData) -> go.Figure:
                 orientation="h",
                 name=label,
                 customdata=share,
-                marker={"color": colour, "pattern": {"shape": pattern, "size": 5, "solidity": 0.25}},
+                marker={"color": colour, "pattern": {"shape": pattern, **_HATCH}},
                 hovertemplate="%{y}<br>%{x:,.0f} pages, %{customdata:.1%} of all<extra>" + label + "</extra>",
             )
         )
@@ -174,7 +184,7 @@ def rungs_figure(data: RungsData) -> go.Figure:
                 hovertemplate="%{customdata}<extra></extra>",
                 marker={
                     "color": palette.PLAN,
-                    "pattern": {"shape": ["x" if each else "" for each in axis.forced], "size": 5},
+                    "pattern": {"shape": ["x" if each else "" for each in axis.forced], **_HATCH},
                 },
                 name=axis.axis,
                 showlegend=False,
@@ -204,7 +214,7 @@ def step_seconds_figure(data: StepSecondsData) -> go.Figure:
     figure = go.Figure()
     longest = max((each.longest for each in data.ladders), default=1.0)
     unit, seconds = time_unit(longest)
-    for each in reversed(data.ladders):
+    for each in data.ladders:
         figure.add_trace(
             go.Scatter(
                 x=np.concatenate(([each.seconds[0]], each.seconds)) / seconds,
@@ -226,11 +236,11 @@ def step_seconds_figure(data: StepSecondsData) -> go.Figure:
             y=quantile,
             line={"width": 1, "dash": "dot", "color": palette.GREY},
             annotation={"text": f"p{quantile * 100:.0f}", "font": {"size": 10}},
-            annotation_position="bottom left",
+            annotation_position="top left" if quantile == QUANTILES[-1] else "bottom left",
         )
-    figure.update_xaxes(title=f"time of a batched step, {unit}", rangemode="tozero")
-    figure.update_yaxes(title="share of batched steps", tickformat=".0%", range=[0, 1.02])
-    return _finished(figure, height=380, legend_traceorder="reversed")
+    figure.update_xaxes(title=f"time of a batched step, {unit}", range=[0, 1.04 * longest / seconds])
+    figure.update_yaxes(title="share of batched steps", tickformat=".0%", range=[0, 1.06])
+    return _finished(figure, height=380)
 
 
 def frontier_figure(data: FrontierData) -> go.Figure:
@@ -257,10 +267,7 @@ def frontier_figure(data: FrontierData) -> go.Figure:
             name="frontier" if data.complete else "frontier, best known",
         )
     )
-    for label, index, symbol in (
-        ("knee", data.knee, "diamond-open"),
-        (f"least in all at {data.restarts:.3g} starts", data.chosen, "circle-open"),
-    ):
+    for label, index, symbol in data.marks:
         figure.add_trace(
             go.Scatter(
                 x=[data.warmup_seconds[index] / x_seconds],
@@ -291,8 +298,8 @@ def frontier_figure(data: FrontierData) -> go.Figure:
                 showlegend=each.kind != "preset",
             )
         )
-    figure.update_xaxes(title=f"warm-up, {x_unit}", type=_scale(all_warmup, factor=20))
-    figure.update_yaxes(title=f"step time of the traffic, {y_unit}", type=_scale(all_steps, factor=20))
+    figure.update_xaxes(title=f"warm-up, {x_unit}", **_scale(all_warmup / x_seconds))
+    figure.update_yaxes(title=f"step time of the traffic, {y_unit}", **_scale(all_steps / y_seconds))
     return _finished(figure, height=440)
 
 
@@ -300,8 +307,12 @@ def _priced(warmup: float, steps: float, variants: int) -> str:
     return f"warm-up {duration_text(warmup)}<br>step time {hours_text(steps)}<br>{variants:,} variants"
 
 
-def _scale(values: NDArray[np.float64], *, factor: float) -> str:
-    return "log" if spans_decades(values, factor=factor) else "linear"
+def _scale(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Of an axis: logarithmic, with plain numbers at its ticks, where values lie far apart."""
+    if not spans_decades(values, factor=_FAR_APART):
+        return {"type": "linear"}
+    ticks = log_ticks(float(values.min()), float(values.max()))
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
 def trace_figure(data: TraceData) -> go.Figure:
@@ -384,8 +395,9 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
 def cost_figure(data: CostData) -> go.Figure:
     """Seconds of a padded step by its sizes, and how sure each parameter is."""
     sure = data.sure
-    rows = 2 if sure else 1
-    figure = make_subplots(rows=rows, cols=1, vertical_spacing=0.2)
+    heights = [300, 34 * len(sure)] if sure else [300]
+    gap = 90 / (sum(heights) + 90)
+    figure = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=gap)
     unit, seconds = time_unit(float(data.step_seconds.max(initial=0.0)))
     for index, (num_seqs, curve) in enumerate(zip(data.num_seqs, data.step_seconds, strict=True)):
         figure.add_trace(
@@ -412,7 +424,10 @@ def cost_figure(data: CostData) -> go.Figure:
             go.Scatter(
                 x=np.ones(len(sure)),
                 y=[each.name for each in sure],
-                mode="markers",
+                mode="markers+text",
+                text=[each.name for each in sure],
+                textposition="top center",
+                cliponaxis=False,
                 marker={"color": palette.BLUE, "size": 8},
                 error_x={
                     "type": "data",
@@ -432,5 +447,7 @@ def cost_figure(data: CostData) -> go.Figure:
             col=1,
         )
         figure.update_xaxes(title="interval, in units of the value", row=2, col=1)
-        figure.update_yaxes(autorange="reversed", row=2, col=1)
-    return _finished(figure, height=380 + (30 * len(sure) + 60 if sure else 0))
+        figure.update_yaxes(
+            range=[len(sure) - 0.6, -1.0], showticklabels=False, ticks="", showgrid=False, row=2, col=1
+        )
+    return _finished(figure, height=sum(heights) + 90 * len(heights))

@@ -66,6 +66,17 @@ class FrontierData:
     complete: bool
     others: tuple[FrontierPoint, ...]
 
+    @property
+    def marks(self) -> list[tuple[str, int, str]]:
+        """(name, index, plotly's symbol) of the points that stand out.
+
+        What costs least in all is known only where no point is missing.
+        """
+        found = [("knee", self.knee, "diamond-open")]
+        if self.complete:
+            found.append((f"least in all at {self.restarts:.3g} starts", self.chosen, "circle-open"))
+        return found
+
 
 def frontier_data(found: Frontier, plan: Plan | None = None) -> FrontierData:
     """A frontier's points, at most MOST_FRONTIER_POINTS of them, its ends, knee and choice among these."""

@@ -30,6 +30,13 @@ def spans_decades(values: NDArray[np.float64], *, factor: float) -> bool:
     return bool(values.max() / values.min() > factor)
 
 
+def log_ticks(least: float, largest: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten within a range of positive values, and the next on either side."""
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(largest)) + 1)
+    ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+    return [tick for tick in ticks if least / 2 <= tick <= largest * 2]
+
+
 def decades(largest: float) -> list[float]:
     """Powers of ten from 1 up to at most the largest value."""
     return [10.0**power for power in range(int(math.log10(max(1.0, largest))) + 1)]

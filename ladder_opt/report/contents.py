@@ -127,7 +127,7 @@ def gather(
     found = None
     if histogram is not None and prices is not None and frontier_seconds > 0:
         found = _frontier(plan, histogram, prices, seconds=frontier_seconds, progress=progress, absent=absent)
-        warnings += () if found is None else found.warnings
+        warnings += [] if found is None else [f"frontier: {line}" for line in found.warnings]
     if not traces:
         absent.append(Absent("Traffic over time", "a plan does not hold its trace", "TRACE"))
     elif replay is None or replay.timeline is None:

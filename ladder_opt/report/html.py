@@ -93,7 +93,11 @@ def _why(plan: Plan, default_seconds: float) -> str:
     amount = f"{duration_text(abs(saved))} ({abs(saved) / default_seconds:.1%})"
     if plan.verdict == "adopt":
         limits = "" if plan.default is None or plan.default.within_limits else ", which are over the limits"
-        return f"it saves {amount} of what the same traffic takes with the default ladders{limits}"
+        later = plan.result.warmup_seconds - (plan.default.warmup_seconds if plan.default else 0.0)
+        start = f"; a server start takes {duration_text(abs(later))} {'longer' if later > 0 else 'less'}"
+        if abs(later) < 1:
+            start = ""
+        return f"it saves {amount} of what this traffic takes with the default ladders{limits}{start}"
     if saved < 0:
         return f"what was asked for would cost {amount} more"
     return f"the plan would save {amount}, too little to change anything"
@@ -117,7 +121,7 @@ def _cards(plan: Plan) -> str:
         ),
         ("kernels compiled", f"{result.num_variants:,}", default and f"{default.num_variants:,}"),
         (
-            "pages gathered in vain",
+            "padding above the floor",
             f"{result.gathers.overpay:.1%}",
             default and f"{default.gathers.overpay:.1%}",
         ),

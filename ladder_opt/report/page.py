@@ -99,7 +99,7 @@ def page(*, title: str, header: str, sections: Sequence[Section], footer: str) -
     parts += [_section(each) for each in sections]
     parts += ["</main>", f"<footer>\n{footer}\n</footer>"]
     if scripts:
-        templates = {scheme: template(scheme) for scheme in ("light", "dark")}  # type: ignore[arg-type]
+        templates = {scheme: template(scheme) for scheme in ("light", "dark")}
         parts.append(_data("chart-templates", json.dumps(templates)))
         parts += [f"<script>{script}</script>" for script in scripts]
     parts += ["</body>", "</html>"]

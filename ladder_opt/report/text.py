@@ -14,6 +14,7 @@ from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.parts import PlanPadded
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plot.compared import compared
+from ladder_opt.report.heatmap import HeatMap
 from ladder_opt.report.robust import robust_text
 from ladder_opt.report.sentences import (
     absent_rung_text,
@@ -53,6 +54,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(plan), "", _ladders(plan)]
     if has_prices(plan):
         parts += [
+            *_heat_map(plan),
             *robust_text(plan),
             "",
             _comparison(plan),
@@ -250,6 +252,11 @@ def _rungs(plan: Plan) -> RenderableType:
     if absent is not None:
         lines.append(Text(absent))
     return Group(*lines)
+
+
+def _heat_map(plan: Plan) -> list[RenderableType]:
+    heat_map = HeatMap(plan)
+    return ["", heat_map] if heat_map else []
 
 
 def _lines(*texts: str | None) -> list[RenderableType]:

@@ -78,13 +78,15 @@ def frontier_section(found: Frontier, data: FrontierData, plan: Plan) -> Section
     whole = "no other pair of ladders is missing" if data.complete else "the best known, not complete"
     drawn = len(data.warmup_seconds)
     some = f", {drawn:,} of them drawn" if drawn < data.points_in_all else ""
-    after = found.minute_after(found.chosen)
-    before = found.minute_before(found.chosen)
     told = f"{data.points_in_all:,} pairs of ladders that none beats in both warm-up and step time"
     lines = [f"{told} ({whole}{some}), on the plan's own steps"]
-    if before is not None:
-        lines.append(f"at the plan's server starts the last minute of warm-up saved {duration_text(before)}")
-    lines.append(f"the next minute of warm-up would save {duration_text(after)} of step time")
+    if data.complete:
+        before, after = found.minute_before(found.chosen), found.minute_after(found.chosen)
+        where = f"where the cost in all is least, at {data.restarts:.4g} server starts,"
+        if before is not None:
+            lines.append(f"{where} the last minute of warm-up saved {duration_text(before)} of step time")
+        saves = f"would save {duration_text(after)}" if after > 0 else "would save nothing"
+        lines.append(f"{where} the next minute of warm-up {saves}")
     if plan.structure == "ragged":
         lines.append("the frontier is of two independent ladders; a ragged plan may lie below it")
     wanted = np.unique(np.linspace(0, drawn - 1, min(drawn, _FRONTIER_ROWS)).round().astype(int))
