@@ -45,19 +45,23 @@ def _name(name: str) -> str:
     return plotly_text(shown_name(name))
 
 
+_LEGEND = {"orientation": "h", "yanchor": "bottom", "xanchor": "left", "x": 0, "traceorder": "normal"}
+
+
+def _legend_of(figure: go.Figure, row: int) -> str:
+    """A legend of its own above a row of a figure with several."""
+    name = "legend" if row == 1 else f"legend{row}"
+    axis = "yaxis" if row == 1 else f"yaxis{row}"
+    figure.update_layout({name: {**_LEGEND, "y": figure.layout[axis].domain[1]}})
+    return name
+
+
 def _finished(figure: go.Figure, *, height: int, **layout: Any) -> go.Figure:
     figure.update_layout(
         template=template("light"),
         height=height,
         margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        legend={
-            "orientation": "h",
-            "yanchor": "bottom",
-            "y": 1.0,
-            "xanchor": "left",
-            "x": 0,
-            "traceorder": "normal",
-        },
+        legend={"y": 1.0, **_LEGEND, **(figure.layout.legend.to_plotly_json() or {})},
         **layout,
     )
     figure.update_xaxes(automargin=True)
@@ -354,6 +358,7 @@ def trace_figure(data: TraceData) -> go.Figure:
                     mode="lines",
                     line={"shape": "hvh", "color": colour, "dash": dash, "width": 1.5},
                     name=name,
+                    legend=_legend_of(figure, row),
                     hovertemplate="%{y:,} requests of about %{x:,.0f}<extra>" + name + "</extra>",
                 ),
                 row=row,
@@ -382,6 +387,7 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
                 mode="lines",
                 line={"color": colour, "dash": dash, "width": 1.5},
                 name=name,
+                legend=_legend_of(figure, row),
                 visible="legendonly" if name.startswith("waiting") else True,
                 hovertemplate="%{y:.3g} at %{x:.3f} " + unit + "<extra>" + name + "</extra>",
             ),
@@ -395,7 +401,7 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
 def cost_figure(data: CostData) -> go.Figure:
     """Seconds of a padded step by its sizes, and how sure each parameter is."""
     sure = data.sure
-    heights = [300, 34 * len(sure)] if sure else [300]
+    heights = [300, 40 * len(sure)] if sure else [300]
     gap = 90 / (sum(heights) + 90)
     figure = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=gap)
     unit, seconds = time_unit(float(data.step_seconds.max(initial=0.0)))

@@ -143,7 +143,8 @@ def gather(
         if traces
         else None,
         summaries=tuple(
-            (_trace_name(trace, at), summarize(trace)) for at, trace in enumerate(traces, start=1)
+            (_trace_name(trace, at, given if len(given) == len(traces) else None), summarize(trace))
+            for at, trace in enumerate(traces)
         ),
         warnings=tuple(dict.fromkeys(warnings)),
         absent=tuple(absent),
@@ -157,8 +158,10 @@ def as_contents(plan: Plan | Contents, given: Mapping[str, Any]) -> Contents:
     return gather(plan, **({"name": "plan"} | dict(given)))
 
 
-def _trace_name(trace: AnyTrace, at: int) -> str:
-    return ", ".join(source.path for source in trace.sources) or f"trace {at}"
+def _trace_name(trace: AnyTrace, at: int, files: Sequence[TraceSource] | None) -> str:
+    if files is not None:
+        return files[at].path
+    return ", ".join(source.path for source in trace.sources) or f"trace {at + 1}"
 
 
 def _other_inputs(plan: Plan, given: Sequence[TraceSource]) -> list[str]:
