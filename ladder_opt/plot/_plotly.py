@@ -38,6 +38,7 @@ _DASHES: dict[Kind, str] = {"plan": "solid", "default": "dash", "preset": "dot"}
 _MARKERS: dict[Kind, str] = {"plan": "star", "default": "square", "preset": "circle"}
 _HATCH = {"fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.45)", "size": 6, "solidity": 0.2}
 _FAR_APART = 12.0
+_MANY_LINES = 60
 _MANY_RUNGS = 30  # labels of more would run into each other
 
 
@@ -99,18 +100,31 @@ def occupancy_figure(data: OccupancyData) -> go.Figure:
     )
     for lines in reversed(data.lines):
         x, y = _polyline(lines)
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=y, mode="lines", line={"color": "rgba(255,255,255,0.75)", "width": 3},
-                hoverinfo="skip", showlegend=False, legendgroup=lines.kind,
+        few = len(lines.segments) <= _MANY_LINES
+        if few:  # a light edge, so that the line stands out from dark cells
+            edge = {"color": "rgba(255,255,255,0.55)", "width": 2.8}
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=y,
+                    mode="lines",
+                    line=edge,
+                    hoverinfo="skip",
+                    showlegend=False,
+                    legendgroup=lines.kind,
+                )
             )
-        )  # fmt: skip
         figure.add_trace(
             go.Scatter(
                 x=x,
                 y=y,
                 mode="lines",
-                line={"color": _COLOURS[lines.kind], "width": 1.4, "dash": _DASHES[lines.kind]},
+                line={
+                    "color": _COLOURS[lines.kind],
+                    "width": 1.4 if few else 0.7,
+                    "dash": _DASHES[lines.kind],
+                },
+                opacity=1.0 if few else 0.6,
                 hoverinfo="skip",
                 name=f"rungs, {_name(lines.name)}",
                 legendgroup=lines.kind,
@@ -205,7 +219,8 @@ def rungs_figure(data: RungsData) -> go.Figure:
             row=row,
             col=1,
         )
-        figure.update_yaxes(title=f"saves, {unit}", row=row, col=1)
+        earns = {} if np.any(axis.marginal_seconds) else {"range": [0, 1], "showticklabels": False}
+        figure.update_yaxes(title=f"saves, {unit}", row=row, col=1, **earns)
     return _finished(figure, height=60 + 230 * rows)
 
 

@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ladder_opt as lo
+from ladder_opt import plot
+from ladder_opt.cost.model import read_cost_model
+from ladder_opt.errors import UsageError
+from ladder_opt.occupancy.replay import simulate
+from ladder_opt.plan.frontier import frontier
+from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.plan import Plan, plan_from_dict
 from ladder_opt.plot import _matplotlib, _plotly
 from ladder_opt.plot.ladder_data import occupancy_data, rungs_data, waste_data
@@ -30,9 +35,9 @@ def hostile(plan: Plan) -> Plan:
 
 
 def every(plan: Plan) -> dict[str, Any]:
-    found = lo.frontier(STEPS, make_cost(), engine=ENGINE, options=lo.SolveOptions(restarts=1.0))
+    found = frontier(STEPS, make_cost(), engine=ENGINE, options=SolveOptions(restarts=1.0))
     trace = make_trace(requests=60)
-    replay = lo.simulate(trace, ENGINE, make_cost(), timeline_seconds=10.0)
+    replay = simulate(trace, ENGINE, make_cost(), timeline_seconds=10.0)
     return {
         "occupancy": occupancy_data(STEPS, ENGINE, plan),
         "waste": waste_data(plan),
@@ -40,7 +45,7 @@ def every(plan: Plan) -> dict[str, Any]:
         "step_seconds": step_seconds_data(plan, STEPS, make_cost()),
         "frontier": frontier_data(found, plan),
         "trace": trace_data(trace, replay.timeline),
-        "cost": cost_data(lo.read_cost_model(), ENGINE),
+        "cost": cost_data(read_cost_model(), ENGINE),
     }
 
 
@@ -67,13 +72,13 @@ def test_names_of_files_are_neither_markup_nor_mathematics() -> None:
 def test_bars_and_points_are_the_prepared_numbers() -> None:
     plan = make_plan()
     data = waste_data(plan)
-    figure = lo.plot.waste(plan)
+    figure = plot.waste(plan)
     assert [list(bar.x) for bar in figure.data] == [
         data.real[::-1].tolist(),
         data.ragged[::-1].tolist(),
         data.fixable[::-1].tolist(),
     ]
-    heat = lo.plot.occupancy(plan).data[0]
+    heat = plot.occupancy(plan).data[0]
     assert float(np.nansum(heat.customdata)) == 4570
     assert float(np.nanmax(heat.z)) == pytest.approx(np.log10(3000))
     drawn = _matplotlib.waste_figure(data)
@@ -84,28 +89,28 @@ def test_bars_and_points_are_the_prepared_numbers() -> None:
 def test_the_public_functions_take_what_a_notebook_has() -> None:
     plan = make_plan()
     trace = make_trace(requests=60)
-    replay = lo.simulate(trace, ENGINE, make_cost(), replicas=2, timeline_seconds=10.0)
-    assert len(lo.plot.occupancy(STEPS, engine=ENGINE).data) == 1  # no plan, no rungs
-    assert len(lo.plot.occupancy(replay, plan).data) == 5
-    assert lo.plot.step_seconds(plan).data
-    assert lo.plot.rungs(plan).data
-    assert lo.plot.cost(make_cost()).data
-    assert len(lo.plot.trace(trace).data) == 3
-    assert len(lo.plot.trace(trace, replay, replicas=2).data) == 6
-    found = lo.frontier(STEPS, make_cost(), engine=ENGINE)
-    assert len(lo.plot.frontier(found).data) == 3
-    assert len(lo.plot.frontier(found, plan).data) > 4
+    replay = simulate(trace, ENGINE, make_cost(), replicas=2, timeline_seconds=10.0)
+    assert len(plot.occupancy(STEPS, engine=ENGINE).data) == 1  # no plan, no rungs
+    assert len(plot.occupancy(replay, plan).data) == 5
+    assert plot.step_seconds(plan).data
+    assert plot.rungs(plan).data
+    assert plot.cost(make_cost()).data
+    assert len(plot.trace(trace).data) == 3
+    assert len(plot.trace(trace, replay, replicas=2).data) == 6
+    found = frontier(STEPS, make_cost(), engine=ENGINE)
+    assert len(plot.frontier(found).data) == 3
+    assert len(plot.frontier(found, plan).data) > 4
 
 
 def test_a_plan_without_steps_or_prices_is_told() -> None:
     data = make_plan().to_dict()
     del data["occupancy"]
-    with pytest.raises(lo.UsageError, match="steps: found none in the plan"):
-        lo.plot.occupancy(plan_from_dict(data))
+    with pytest.raises(UsageError, match="steps: found none in the plan"):
+        plot.occupancy(plan_from_dict(data))
     data = make_plan().to_dict()
     del data["cost"]
-    with pytest.raises(lo.UsageError, match="cost_model: found none in the plan"):
-        lo.plot.step_seconds(plan_from_dict(data))
+    with pytest.raises(UsageError, match="cost_model: found none in the plan"):
+        plot.step_seconds(plan_from_dict(data))
 
 
 def test_neither_pyplot_nor_a_backend_is_set_up(tmp_path: Path) -> None:
