@@ -75,6 +75,7 @@ RATIO_NOISE: Final = 0.015  # of a throughput ratio: 1 % of the runs, and the fo
 WARMUP_NOISE: Final = 0.05
 CHAIN_SPREAD: Final = 0.1  # believed of the logs by which chains of runs differ
 ANCHOR_FACTOR: Final = 1.4  # by which an absolute time of another build may be off
+SMALLEST_SECONDS: Final = 1e-6  # of a term in a fit of logarithms: not told from 0
 RESAMPLES: Final = 60
 SEED: Final = 20260930
 
@@ -198,7 +199,7 @@ def fit_compile(
 
 
 def _solve(residuals: Callable[[Floats], Floats], starts: tuple[Floats, ...]) -> Floats:
-    bounds = (math.log(1e-6), math.log(10.0))
+    bounds = (math.log(SMALLEST_SECONDS), math.log(10.0))
     fits = [
         least_squares(residuals, start, loss="soft_l1", bounds=bounds, xtol=1e-13, ftol=1e-13, gtol=1e-13)
         for start in starts
@@ -415,6 +416,8 @@ def _chain(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def _entry(value: float, low: float, high: float, unit: str, how: str) -> dict[str, Any]:
+    if low < 2 * SMALLEST_SECONDS:
+        low = 0.0
     return {"value": _round(value), "low": _round(low, 2), "high": _round(high, 2), "unit": unit, "how": how}
 
 
