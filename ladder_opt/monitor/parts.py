@@ -24,6 +24,8 @@ from ladder_opt.trace.stream import traces_of
 
 MOST_REQUESTS = 20_000_000
 """In memory at once, where a trace is a stream; 24 bytes each."""
+MOST_TIMES_THE_RATE = 1e6
+"""Between the plan's rate and the new one, for a replay at the other to mean anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,10 @@ def swap_of(plan: Plan, task: Task) -> tuple[Swap | None, str | None]:
     now = PlanTraffic.model_validate(summary)
     rates = then.requests_per_second, now.requests_per_second
     scale = rates[0] / rates[1] if rates[0] and rates[1] else 1.0
+    if not 1 / MOST_TIMES_THE_RATE < scale < MOST_TIMES_THE_RATE:
+        return None, (
+            f"what changed is not told apart: {rates[1]:g} requests/s are nowhere near the plan's {rates[0]:g}"
+        )
     moved: dict[bool, Sequence[Any]] = {False: whole}
 
     def swap(old_rate: bool, old_lengths: bool) -> Task:

@@ -476,3 +476,13 @@ def test_replay_options_of_the_plan_hold() -> None:
     assert closed.regret == pytest.approx(0.0, abs=1e-9)
     assert closed.parts_note == "rate: a closed loop has none, so that its part is 0"
     assert parts_of(closed).rate == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_rate_from_another_world_is_not_replayed() -> None:
+    trace = make_trace(requests=60)
+    data = tune(trace, make_cost(), engine=ENGINE).to_dict()
+    data["provenance"]["traffic"]["requests_per_second"] = 1e300
+    found = drift(plan_from_dict(data), trace)
+    assert found.parts is None
+    assert found.parts_note is not None
+    assert "nowhere near the plan's 1e+300" in found.parts_note
