@@ -78,3 +78,15 @@ def test_notebook_4_finds_the_same_by_two_ways() -> None:
     frontier, limited = value_of(NAMES[3], '[within["step_seconds"].min(), limited.result.step_seconds]')
     assert frontier <= limited * (1 + 1e-9)  # the frontier has no price for compiles
     assert limited <= frontier * 1.01
+
+
+def test_notebook_5_finds_no_drift_where_there_is_none() -> None:
+    same, later, parts = value_of(
+        NAMES[4],
+        '[weeks["regret"].iloc[0], weeks["regret"].iloc[-1], [longer.parts.then, longer.parts.rate, '
+        "longer.parts.length, longer.parts.mix, longer.parts.cost, longer.parts.now]]",
+    )
+    assert same == pytest.approx(0.0, abs=1e-3)
+    assert later > 0.0
+    assert sum(parts[:-1]) == pytest.approx(parts[-1])
+    assert parts[2] == max(parts[1:5])  # the lengths are what was changed
