@@ -1,0 +1,285 @@
+"""The batched kernel on this machine's device: compiled with an empty cache, timed through the server's builder.
+
+A timed step is what attention adds to a decode step of a server: the batch is padded by `BatchPadder`, sent
+to the device, and run by every layer, each on KV pages of its own (as far as memory allows: past
+`MOST_CACHE_BYTES` layers share theirs, and past `MOST_TIMED_LAYERS` a layer's share is multiplied).
+
+Clocks. `cpu`: CPU time of the thread that computes; for a compile, of this process and of the compilers that
+it starts. Other work on the machine hardly counts in it. It is a step's time only where one thread does all
+of it. `wall`: what a clock on the wall says, the device waited for; on CUDA between two events of the stream.
+
+A compile's seconds are those of a server's warm-up past its first: the Inductor cache starts empty, and the
+first compile in a process, which imports the compiler and probes the machine, is made before the timed ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor.utils
+
+from ladder_opt.bucketer import Bucketer
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InternalError, UsageError
+from ladder_opt.ladder import Ladders
+from ladder_opt.measurement.bench import Point, Timed
+from ladder_opt.measurement.model_shape import ModelShape
+from ladder_opt.reference.batch import BatchPadder
+from ladder_opt.reference.compiled import AttentionLayer, CompiledKernels
+
+MOST_CACHE_BYTES = 2 << 30
+MOST_TIMED_LAYERS = 8
+CLOCKS = ("cpu", "wall")
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name, once it has held a tensor.
+
+    Raises:
+        UsageError: torch does not know it, or it is not here.
+    """
+    expected = "expected cpu, cuda or another device that torch.compile has here"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, ValueError):
+        raise UsageError(f"--device: found {name!r}, which torch does not know, {expected}") from None
+    try:
+        usable = float(torch.ones(1, device=device).sum().item()) == 1.0
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError, AttributeError):
+        usable = False  # each device has its own way of saying so, in many lines
+    if not usable:
+        raise UsageError(
+            f"--device: found {name!r}, which torch {torch.__version__} cannot use here, {expected}"
+        )
+    return device
+
+
+def check_compiler(name: str) -> None:
+    """Whether torch.compile has a backend of that name.
+
+    Raises:
+        UsageError: it has none.
+    """
+    known = torch._dynamo.list_backends(exclude_tags=())  # noqa: SLF001 - where torch keeps it
+    if name not in known:
+        raise UsageError(f"--compiler: found {name!r}, expected one of {', '.join(known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """How the kernel is run.
+
+    Attributes:
+        device: a torch device.
+        compiler: a backend of torch.compile.
+        threads: CPU threads that torch computes with.
+        clock: `cpu` or `wall`.
+        seed: of contents, pages and lengths.
+    """
+
+    device: torch.device
+    compiler: str
+    threads: int
+    clock: str
+    seed: int
+
+
+class KernelBench:
+    """The reference kernel of one model's layers; use it within `opened`."""
+
+    def __init__(self, engine: Engine, shape: ModelShape, options: BenchOptions) -> None:
+        self.engine, self.shape, self.options = engine, shape, options
+        self.layer = AttentionLayer(
+            shape.num_query_heads, shape.head_size, shape.score_scale, shape.logits_soft_cap
+        )
+        self.dtype: torch.dtype = getattr(torch, shape.dtype)
+        self.rng = torch.Generator().manual_seed(options.seed)
+        self.timed_layers = min(shape.layers, MOST_TIMED_LAYERS)
+        self.pages = self._allocate()
+        self.compiled: dict[Point, _Compiled] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, engine: Engine, shape: ModelShape, options: BenchOptions) -> Iterator[KernelBench]:
+        """A bench with its threads set and an empty Inductor cache; both are put back afterwards."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(options.threads)
+        try:
+            # The folder is ours: fresh_cache leaves its own behind after an error or Ctrl-C.
+            with (
+                tempfile.TemporaryDirectory(prefix="ladder-opt-measure-") as folder,
+                torch._inductor.utils.fresh_cache(dir=folder),  # noqa: SLF001 - it has no public name
+            ):
+                bench = cls(engine, shape, options)
+                bench.compile_something_else()
+                yield bench
+        finally:
+            torch.set_num_threads(threads)
+
+    def compile_something_else(self) -> None:
+        """The first compile of a process pays for much that no later one does."""
+        heads, kv_heads, size = 2, 1, 16
+        layer = AttentionLayer(heads, size, size**-0.5)
+        padder = _padder(self.engine, Point("chunked", self.engine.min_batched_seqs, 1))
+        pages = torch.zeros(
+            (2, kv_heads, self.engine.block_size, 2 * size), dtype=self.dtype, device=self.options.device
+        )
+        query = torch.zeros(
+            (self.engine.min_batched_seqs, heads, size), dtype=self.dtype, device=self.options.device
+        )
+        lengths = torch.ones(self.engine.min_batched_seqs, dtype=torch.int32)
+        batch = padder.pad(torch.zeros((len(lengths), 1), dtype=torch.int32), lengths)
+        assert batch is not None
+        kernels = CompiledKernels(compiler=self.options.compiler)
+        kernels.run(batch.to(self.options.device), layer, query, pages)
+        self._wait()
+
+    def compile(self, point: Point) -> Timed:
+        """See `Bench.compile`."""
+        made = self.compiled[point] = _Compiled.of(point, self)
+        before = made.kernels.compiles
+        wall, spent = time.perf_counter(), _process_seconds()
+        self._layer_call(made, made.padded(self), 0)
+        self._wait()
+        wall, spent = time.perf_counter() - wall, _process_seconds() - spent
+        if made.kernels.compiles != before + 1:
+            raise InternalError(f"{point}: {made.kernels.compiles - before} graphs compiled, expected one")
+        return Timed(spent if self.options.clock == "cpu" else wall, wall)
+
+    def step(self, point: Point) -> Timed:
+        """See `Bench.step`."""
+        made = self.compiled[point]
+        cuda = self.options.device.type == "cuda"
+        self._wait()
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(3)] if cuda else []
+        wall, spent = time.perf_counter(), time.thread_time()
+        if events:
+            events[0].record()
+        batch = made.padded(self)
+        padded_wall, padded_spent = time.perf_counter(), time.thread_time()
+        if events:
+            events[1].record()
+        for at in range(self.timed_layers):
+            self._layer_call(made, batch, at)
+        if events:
+            events[2].record()
+        self._wait()
+        done_wall, done_spent = time.perf_counter(), time.thread_time()
+        layers = self.shape.layers / self.timed_layers
+        by_wall = (padded_wall - wall) + (done_wall - padded_wall) * layers
+        if self.options.clock == "cpu":
+            return Timed((padded_spent - spent) + (done_spent - padded_spent) * layers, by_wall)
+        if events:
+            padding, kernels = (float(one.elapsed_time(other)) for one, other in pairwise(events))
+            return Timed((padding + kernels * layers) * 1e-3, by_wall)
+        return Timed(by_wall, by_wall)
+
+    def _layer_call(self, made: _Compiled, batch: Any, at: int) -> None:
+        sliding = at < self.shape.sliding_layers  # a mask of another start: the graph is the same
+        made.kernels.run(
+            batch,
+            self.layer,
+            made.query,
+            self.pages[at % len(self.pages)],
+            sliding_window=self.shape.sliding_window if sliding else None,
+        )
+
+    def _allocate(self) -> list[torch.Tensor]:
+        shape = self.shape
+        page_bytes = shape.num_kv_heads * self.engine.block_size * 2 * shape.head_size * self.dtype.itemsize
+        pages = min(self.engine.num_pages, max(2, MOST_CACHE_BYTES // page_bytes))
+        layers = max(1, min(self.timed_layers, MOST_CACHE_BYTES // (pages * page_bytes)))
+        size = (pages, shape.num_kv_heads, self.engine.block_size, 2 * shape.head_size)
+        made = []
+        for _ in range(layers):
+            part = torch.empty(size, dtype=self.dtype)
+            part.normal_(generator=self.rng)
+            made.append(part.to(self.options.device))
+        return made
+
+    def _wait(self) -> None:
+        if self.options.device.type == "cuda":
+            torch.cuda.synchronize(self.options.device)
+        elif self.options.device.type != "cpu":
+            from torch._dynamo.device_interface import get_interface_for_device  # noqa: PLC0415
+
+            get_interface_for_device(self.options.device).synchronize(self.options.device)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A point's kernel and the batch that it is timed with: all of its sequences, one of them of all its blocks.
+
+    Attributes:
+        kernels: the kernel, in a region of its own.
+        padder: the builder, with ladders that hold the point.
+        block_table: int32 (num_seqs, num_blocks), pages dealt at random.
+        seq_lens: int32 (num_seqs,).
+        query: (num_seqs, num_query_heads, head_size).
+    """
+
+    kernels: CompiledKernels
+    padder: BatchPadder
+    block_table: torch.Tensor
+    seq_lens: torch.Tensor
+    query: torch.Tensor
+
+    @classmethod
+    def of(cls, point: Point, bench: KernelBench) -> _Compiled:
+        engine, rng = bench.engine, bench.rng
+        longest = min(point.num_blocks * engine.block_size, engine.max_model_len)
+        seq_lens = torch.randint(1, longest + 1, (point.num_seqs,), generator=rng, dtype=torch.int32)
+        seq_lens[0] = longest
+        pages = len(bench.pages[0])
+        table = torch.randint(
+            1, pages, (point.num_seqs, point.num_blocks), generator=rng, dtype=torch.int32
+        )
+        shape = (point.num_seqs, bench.layer.num_heads, bench.layer.head_size)
+        query = torch.randn(shape, generator=rng).to(dtype=bench.dtype, device=bench.options.device)
+        return cls(
+            CompiledKernels(compiler=bench.options.compiler), _padder(engine, point), table, seq_lens, query
+        )
+
+    def padded(self, bench: KernelBench) -> Any:
+        batch = self.padder.pad(self.block_table, self.seq_lens)
+        if batch is None:
+            raise InternalError(f"found no variant for a batch of {tuple(self.block_table.shape)}")
+        return batch if bench.options.device.type == "cpu" else batch.to(bench.options.device)
+
+
+def _padder(engine: Engine, point: Point) -> BatchPadder:
+    """The server's builder, with ladders that have the point among their rungs."""
+    ladders = Ladders(
+        tuple(sorted({point.num_seqs, engine.max_num_seqs})),
+        tuple(sorted({point.num_blocks, engine.max_num_blocks})),
+    )
+    return BatchPadder(
+        Bucketer(
+            engine,
+            ladders,
+            kv_tokens=(engine.max_model_len,),
+            query_tokens=(1,),
+            kernel=point.kernel,
+        )
+    )
+
+
+def _process_seconds() -> float:
+    """CPU time of this process and of those that it has waited for."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+def pinned_threads() -> int:
+    """CPU threads that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
