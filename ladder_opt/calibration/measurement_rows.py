@@ -54,6 +54,9 @@ class MeasurementRow:
         dtype: of the KV pages, such as float32.
         device: what ran it, in words.
         threads: that computed.
+        compiler: backend of torch.compile.
+        clock: of the seconds: `cpu` (of the one thread that computes) or `wall`.
+        logits_soft_cap: of the layers, if they have one.
         torch_version: of PyTorch.
         noise: relative spread of repeats of one reference call over the whole run: how calm the machine was.
         created: UTC, ISO 8601.
@@ -76,6 +79,9 @@ class MeasurementRow:
     dtype: str | None = None
     device: str | None = None
     threads: int | None = None
+    compiler: str | None = None
+    clock: str | None = None
+    logits_soft_cap: float | None = None
     torch_version: str | None = None
     noise: float | None = None
     created: str | None = None
@@ -97,7 +103,7 @@ COLUMNS: Final = tuple(field.name for field in fields(MeasurementRow))
 REQUIRED: Final = ("kernel", "num_seqs", "num_blocks")
 _SIZES = ("repeats", "graphs_per_variant", "block_size", "num_query_heads", "num_kv_heads", "head_size", "threads")
 _SECONDS = ("step_seconds", "step_seconds_low", "step_seconds_high", "compile_seconds")
-_TEXTS = ("dtype", "device", "torch_version", "created")
+_TEXTS = ("dtype", "device", "compiler", "clock", "torch_version", "created")
 
 
 def is_measurement_header(header: Sequence[str]) -> bool:
@@ -183,6 +189,7 @@ def _row(row: Row) -> MeasurementRow:
         num_blocks=row.size("num_blocks"),
         layers=row.size_or_none("layers") or 1,
         noise=row.share("noise") if "noise" in row.cells else None,
+        logits_soft_cap=row.share("logits_soft_cap") if "logits_soft_cap" in row.cells else None,
         **seconds,
         **{name: row.size_or_none(name) for name in _SIZES},  # type: ignore[arg-type]
         **{name: row.cells.get(name) for name in _TEXTS},  # type: ignore[arg-type]
