@@ -35,4 +35,4 @@ class Bench(Protocol):
         """Compile the kernel of a point, once for each kind of layer; the seconds of one graph."""
 
     def step(self, point: Point) -> Timed:
-        """Run the attention of one decode step at a point that was compiled: all layers."""
+        """Run the attention of a decode step at a point that was compiled; one layer's share of it."""

@@ -5,8 +5,8 @@ for compiles base, iterations, iterations^2), and a real kernel is a little off 
 z = y / (theta . x) be the relative time. We take z as a Gaussian process: its mean in the span of the scaled
 terms x / (theta . x), its deviations of standard deviation `misfit` with correlation
 exp(-distance / `CORRELATION`) in the logarithms of sequences, iterations and blocks an iteration, and
-measuring noise on top (universal kriging). The variance of the prediction at a pair not measured is then known
-from the points measured so far, without their values.
+measuring noise on top (universal kriging). The variance of the prediction at a pair not measured is then
+known from the points measured so far, without their values.
 
 Rule. The next point is the candidate whose measurement lowers the mean relative variance of steps and
 compiles over all candidates the most (I-optimality). Lower corners of a plain linear model's design would be
@@ -195,7 +195,7 @@ def _posterior(places: Floats, terms: Floats, count: int, misfit: float, noise: 
 
 
 def _gain(places: Floats, terms: Floats, count: int, misfit: float, noise: float) -> Floats:
-    """By how much a measurement of each pair after the first `count` lowers the mean variance, relative to it."""
+    """The share of the mean variance that a measurement takes away, for each pair after the first `count`."""
     covariance = _posterior(places, terms, count, misfit, noise)[count:, count:]
     own = np.maximum(np.diag(covariance), 0.0)
     lowered = (covariance**2).sum(axis=0) / (own + noise**2)

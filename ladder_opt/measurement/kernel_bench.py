@@ -1,8 +1,8 @@
-"""The batched kernel on this machine's device: compiled with an empty cache, timed through the server's builder.
+"""The batched kernel on this machine's device: compiled with an empty cache, timed through the builder.
 
 A timed step is what attention adds to a decode step of a server: the batch is padded by `BatchPadder`, sent
-to the device, and run by every layer, each on KV pages of its own (as far as memory allows: past
-`MOST_CACHE_BYTES` layers share theirs, and past `MOST_TIMED_LAYERS` a layer's share is multiplied).
+to the device, and run by every layer (at most `MOST_TIMED_LAYERS` of them, which stand for the rest), each on
+KV pages of its own (past `MOST_CACHE_BYTES` layers share theirs). What is told is one layer's share.
 
 Clocks. `cpu`: CPU time of the thread that computes; for a compile, of this process and of the compilers that
 it starts. Other work on the machine hardly counts in it. It is a step's time only where one thread does all
@@ -15,13 +15,14 @@ first compile in a process, which imports the compiler and probes the machine, i
 from __future__ import annotations
 
 import contextlib
-import os
+import platform
 import resource
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,6 +63,15 @@ def find_device(name: str) -> torch.device:
             f"--device: found {name!r}, which torch {torch.__version__} cannot use here, {expected}"
         )
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """The device's make, as far as it says; empty else."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    if device.type == "cpu":
+        return _cpu_name()
+    return ""
 
 
 def check_compiler(name: str) -> None:
@@ -107,6 +117,8 @@ class KernelBench:
         self.timed_layers = min(shape.layers, MOST_TIMED_LAYERS)
         self.pages = self._allocate()
         self.compiled: dict[Point, _Compiled] = {}
+        self.kernels = CompiledKernels(compiler=options.compiler)
+        self._graphs: dict[tuple[int, int, int], Timed] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -139,29 +151,37 @@ class KernelBench:
         )
         lengths = torch.ones(self.engine.min_batched_seqs, dtype=torch.int32)
         batch = padder.pad(torch.zeros((len(lengths), 1), dtype=torch.int32), lengths)
-        assert batch is not None
-        kernels = CompiledKernels(compiler=self.options.compiler)
-        kernels.run(batch.to(self.options.device), layer, query, pages)
+        if batch is None:
+            raise InternalError("found no variant for the smallest batch")
+        CompiledKernels(compiler=self.options.compiler).run(
+            batch.to(self.options.device), layer, query, pages
+        )
         self._wait()
 
     def compile(self, point: Point) -> Timed:
         """See `Bench.compile`."""
         made = self.compiled[point] = _Compiled.of(point, self)
-        before = made.kernels.compiles
+        graph = made.padded(self).variant.key
+        known = self._graphs.get(graph)
+        if known is not None:  # the two kernels meet where a chunk is one block, and pairs within a variant
+            return known
+        before = self.kernels.compiles
         wall, spent = time.perf_counter(), _process_seconds()
         self._layer_call(made, made.padded(self), 0)
         self._wait()
         wall, spent = time.perf_counter() - wall, _process_seconds() - spent
-        if made.kernels.compiles != before + 1:
-            raise InternalError(f"{point}: {made.kernels.compiles - before} graphs compiled, expected one")
-        return Timed(spent if self.options.clock == "cpu" else wall, wall)
+        if self.kernels.compiles != before + 1:
+            raise InternalError(f"{point}: {self.kernels.compiles - before} graphs compiled, expected one")
+        timed = self._graphs[graph] = Timed(spent if self.options.clock == "cpu" else wall, wall)
+        return timed
 
     def step(self, point: Point) -> Timed:
         """See `Bench.step`."""
         made = self.compiled[point]
         cuda = self.options.device.type == "cuda"
         self._wait()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(3)] if cuda else []
+        new_event: Any = torch.cuda.Event  # its constructor carries no types
+        events = [new_event(enable_timing=True) for _ in range(3)] if cuda else []
         wall, spent = time.perf_counter(), time.thread_time()
         if events:
             events[0].record()
@@ -175,18 +195,21 @@ class KernelBench:
             events[2].record()
         self._wait()
         done_wall, done_spent = time.perf_counter(), time.thread_time()
-        layers = self.shape.layers / self.timed_layers
-        by_wall = (padded_wall - wall) + (done_wall - padded_wall) * layers
+        by_wall = self._share(padded_wall - wall, done_wall - padded_wall)
         if self.options.clock == "cpu":
-            return Timed((padded_spent - spent) + (done_spent - padded_spent) * layers, by_wall)
+            return Timed(self._share(padded_spent - spent, done_spent - padded_spent), by_wall)
         if events:
-            padding, kernels = (float(one.elapsed_time(other)) for one, other in pairwise(events))
-            return Timed((padding + kernels * layers) * 1e-3, by_wall)
+            padding, calls = (one.elapsed_time(other) * 1e-3 for one, other in pairwise(events))
+            return Timed(self._share(padding, calls), by_wall)
         return Timed(by_wall, by_wall)
+
+    def _share(self, padding_seconds: float, calls_seconds: float) -> float:
+        """One layer's: a step is padded once, and calls the kernel in every layer."""
+        return padding_seconds / self.shape.layers + calls_seconds / self.timed_layers
 
     def _layer_call(self, made: _Compiled, batch: Any, at: int) -> None:
         sliding = at < self.shape.sliding_layers  # a mask of another start: the graph is the same
-        made.kernels.run(
+        self.kernels.run(
             batch,
             self.layer,
             made.query,
@@ -218,17 +241,15 @@ class KernelBench:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A point's kernel and the batch that it is timed with: all of its sequences, one of them of all its blocks.
+    """The batch that a point is timed with: all of its sequences, one of them of all its blocks.
 
     Attributes:
-        kernels: the kernel, in a region of its own.
         padder: the builder, with ladders that hold the point.
         block_table: int32 (num_seqs, num_blocks), pages dealt at random.
         seq_lens: int32 (num_seqs,).
         query: (num_seqs, num_query_heads, head_size).
     """
 
-    kernels: CompiledKernels
     padder: BatchPadder
     block_table: torch.Tensor
     seq_lens: torch.Tensor
@@ -241,14 +262,10 @@ class _Compiled:
         seq_lens = torch.randint(1, longest + 1, (point.num_seqs,), generator=rng, dtype=torch.int32)
         seq_lens[0] = longest
         pages = len(bench.pages[0])
-        table = torch.randint(
-            1, pages, (point.num_seqs, point.num_blocks), generator=rng, dtype=torch.int32
-        )
+        table = torch.randint(1, pages, (point.num_seqs, point.num_blocks), generator=rng, dtype=torch.int32)
         shape = (point.num_seqs, bench.layer.num_heads, bench.layer.head_size)
         query = torch.randn(shape, generator=rng).to(dtype=bench.dtype, device=bench.options.device)
-        return cls(
-            CompiledKernels(compiler=bench.options.compiler), _padder(engine, point), table, seq_lens, query
-        )
+        return cls(_padder(engine, point), table, seq_lens, query)
 
     def padded(self, bench: KernelBench) -> Any:
         batch = self.padder.pad(self.block_table, self.seq_lens)
@@ -280,6 +297,9 @@ def _process_seconds() -> float:
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
-def pinned_threads() -> int:
-    """CPU threads that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -210,9 +210,7 @@ class _Config:
         if value is None:
             value = default
         if value is None:
-            raise InputError(
-                f"no {name}", "a Hugging Face config.json of a language model", path=self.path
-            )
+            raise InputError(f"no {name}", "a Hugging Face config.json of a language model", path=self.path)
         return value
 
     def number(self, key: str) -> float | None:
@@ -274,7 +272,9 @@ class _Config:
                 )
             if len(kinds) < layers:
                 raise InputError(
-                    f"{len(kinds)} entries", f"one for each of {layers} layers", path=self.path,
+                    f"{len(kinds)} entries",
+                    f"one for each of {layers} layers",
+                    path=self.path,
                     column="layer_types",
                 )
             return kinds[:layers]

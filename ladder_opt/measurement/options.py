@@ -12,6 +12,7 @@ from ladder_opt.errors import UsageError
 CLOCKS: Final = ("auto", "cpu", "wall")
 DEFAULT_POINTS: Final = 20
 DEFAULT_REPEATS: Final = 25
+_TRACES_ALONE: Final = frozenset({"eager", "aot_eager"})  # backends that write no code
 _LIMITS: Final = {"points": 100_000, "repeats": 10_000, "threads": 1_024}
 
 
@@ -81,6 +82,11 @@ class MeasureOptions:
         if self.clock != "auto":
             return self.clock
         return "cpu" if self.has_cpu_clock else "wall"
+
+    @property
+    def times_compiles(self) -> bool:
+        """Whether compiles are real ones."""
+        return self.compiler not in _TRACES_ALONE
 
     def check(self, engine: Engine) -> None:
         """Whether the engine can run what is asked for.

@@ -49,9 +49,10 @@ class RowFile:
             InputError: it holds something else, or cannot be written.
             UsageError: its rows have other settings, or another process is writing it.
         """
-        self.path, self.notes = Path(path), []
+        self.path = Path(path)
+        self.notes: list[str] = []
         self._settings = dict(settings)
-        self._handle: int | None = None
+        self._handle = -1
         check_output(path)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise InputError("a device or a pipe", "a regular file, which rows are added to", path=path)
@@ -78,9 +79,9 @@ class RowFile:
 
     def close(self) -> None:
         """Let the file go."""
-        if self._handle is not None:
+        if self._handle >= 0:
             os.close(self._handle)
-            self._handle = None
+            self._handle = -1
 
     def append(self, row: MeasurementRow) -> None:
         """Add a row.
@@ -88,16 +89,14 @@ class RowFile:
         Raises:
             OSError: the disk is full, or fails; nothing of the row is left then.
         """
-        assert self._handle is not None, "the file is closed"
         cells = {name: "" if value is None else value for name, value in asdict(row).items()}
         out = io.StringIO()
         csv.DictWriter(out, COLUMNS, lineterminator="\n").writerow(cells)
         line = out.getvalue().encode()
         before = os.fstat(self._handle).st_size
         try:
-            written = os.write(self._handle, line)
-            if written < len(line):
-                raise OSError(28, "no space left for a whole row", str(self.path))
+            while line:  # a regular file takes a row at once, unless its disk is full
+                line = line[os.write(self._handle, line) :]
             os.fsync(self._handle)
         except OSError as error:
             os.ftruncate(self._handle, before)
@@ -106,7 +105,6 @@ class RowFile:
         self.rows.append(row)
 
     def _lock(self) -> None:
-        assert self._handle is not None
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -132,7 +130,9 @@ class RowFile:
         whole = data.rfind(b"\n") + 1
         if whole == len(data):
             return
-        assert self._handle is not None
+        if not whole:  # the header alone
+            os.write(self._handle, b"\n")
+            return
         os.ftruncate(self._handle, whole)
         self.notes.append(f"{self.path}: dropped a last line that was cut short")
 
