@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
     from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
+    from ladder_opt.measurement.api import Measurements, measure
+    from ladder_opt.measurement.model_shape import ModelShape, read_model_shape
+    from ladder_opt.measurement.options import MeasureOptions
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.record_file import read_recorded_steps
     from ladder_opt.occupancy.replay import Replay, simulate
@@ -71,6 +74,9 @@ _MODULE_OF = {
     "LadderOptError": "errors",
     "Ladders": "ladder",
     "Limits": "solve.problem",
+    "MeasureOptions": "measurement.options",
+    "Measurements": "measurement.api",
+    "ModelShape": "measurement.model_shape",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -96,10 +102,12 @@ _MODULE_OF = {
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
+    "measure": "measurement.api",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
+    "read_model_shape": "measurement.model_shape",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",

@@ -6,7 +6,8 @@ layer's call of the batched kernel, and of one graph's compile:
     a model's step spends    step_seconds * layers                   on batched attention
     a variant compiles in    compile_seconds * graphs_per_variant    seconds
 
-`step_seconds_low` and `step_seconds_high` bound the median of the `repeats` calls with 95 % confidence. A row
+`step_seconds` is the lower quartile of the `repeats` calls (other work on a machine only makes calls slower),
+`step_seconds_low` and `step_seconds_high` bound it with 95 % confidence. A row
 has step seconds, compile seconds or both. Columns of other names are refused: a misspelt one would be lost.
 """
 
@@ -40,8 +41,8 @@ class MeasurementRow:
         kernel: whose geometry the pair has.
         num_seqs: padded sequences.
         num_blocks: padded KV blocks of each.
-        step_seconds: median of one layer's call, above 0.
-        step_seconds_low: lower end of a 95 % interval of that median.
+        step_seconds: lower quartile of one layer's call, above 0.
+        step_seconds_low: lower end of a 95 % interval of that quartile.
         step_seconds_high: upper end.
         repeats: calls timed.
         compile_seconds: of one graph, above 0.

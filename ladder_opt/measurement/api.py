@@ -7,8 +7,8 @@ import importlib.metadata
 import importlib.util
 import platform
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from ladder_opt.measurement.bench import Bench, Point
 from ladder_opt.measurement.design import Candidates, expected_error, next_point
 from ladder_opt.measurement.model_shape import ModelShape, read_model_shape
 from ladder_opt.measurement.options import MeasureOptions
-from ladder_opt.measurement.rounds import Rounds
+from ladder_opt.measurement.rounds import REFERENCES, Rounds
 from ladder_opt.measurement.row_file import RowFile
 
 Progress = Callable[[str, float], None]
@@ -175,13 +175,14 @@ class _Run:
             return sum(every.point(at) not in done for at in range(len(every)))
         return self.wanted[kernel] - len({_point(row) for row in self.measured(kernel)})
 
-    def next_point(self) -> Point | None:
-        """Of the kernel with the most left to do; None where all is done."""
-        kernel = max(self.wanted, key=self._left_of)
-        if self._left_of(kernel) < 1:
+    def next_point(self, waiting: Iterable[Point] = ()) -> Point | None:
+        """Of the kernel with the most left to do; None where all is done, or waits to be timed."""
+        compiled = {kernel: [each for each in waiting if each.kernel == kernel] for kernel in self.wanted}
+        kernel = max(self.wanted, key=lambda name: self._left_of(name) - len(compiled[name]))
+        if self._left_of(kernel) - len(compiled[kernel]) < 1:
             return None
-        points = list(dict.fromkeys(_point(row) for row in self.measured(kernel)))
-        return next_point(self.candidates[kernel], points, self.fits(kernel))
+        points = dict.fromkeys([*(_point(row) for row in self.measured(kernel)), *compiled[kernel]])
+        return next_point(self.candidates[kernel], list(points), self.fits(kernel))
 
     def fits(self, kernel: str) -> dict[str, TermFit]:
         """Of the rows so far: `step`, and `compile` where compiles were timed."""
@@ -224,46 +225,51 @@ class _Run:
         rounds = self.rounds = Rounds(bench, repeats=self.options.repeats, seed=self.options.seed)
         self._take_up_references(bench, rounds)
         total = max(self.left(), 1)
-        while (point := self.next_point()) is not None:
+        waiting: dict[Point, float] = {}
+        while (point := self.next_point(waiting)) is not None:
             limit = self.options.time_limit_seconds
             if limit is not None and time.monotonic() - began >= limit:
+                if waiting:
+                    self._time(rounds, waiting)
                 return "time limit"
-            done = 1 - self.left() / total
+            done = 1 - (self.left() - len(waiting)) / total
             at = f"{point.kernel} {point.num_seqs} x {point.num_blocks}"
             self.progress(f"compiling {at}", done)
-            compiled = bench.compile(point)
+            waiting[point] = bench.compile(point).seconds
+            if not rounds.references and len(waiting) < min(REFERENCES, self.left()):
+                continue  # the first points are timed together: there is nothing yet to time them beside
             self.progress(f"timing {at}", done)
-            timing = rounds.time(point)
-            row = replace(
-                self._row(point),
+            self._time(rounds, waiting)
+        return "done"
+
+    def _time(self, rounds: Rounds, waiting: dict[Point, float]) -> None:
+        """Time the points that wait, write their rows, and let them wait no longer."""
+        for (point, compile_seconds), timing in zip(waiting.items(), rounds.time(list(waiting)), strict=True):
+            row = MeasurementRow(
+                kernel=point.kernel,
+                num_seqs=point.num_seqs,
+                num_blocks=point.num_blocks,
                 step_seconds=timing.seconds,
                 step_seconds_low=timing.low,
                 step_seconds_high=timing.high,
                 repeats=timing.rounds,
-                compile_seconds=compiled.seconds if self.options.times_compiles else None,
+                compile_seconds=compile_seconds if self.options.times_compiles else None,
                 noise=round(rounds.machine.noise, 4),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                **self.settings,
             )
             self.file.append(row)
             rounds.add_reference(point, timing.seconds)
-        return "done"
+        waiting.clear()
 
     def _take_up_references(self, bench: Bench, rounds: Rounds) -> None:
         """Of a file that is gone on with: the points that compile the fastest, to be timed again."""
         rows = [row for row in self.file.rows if row.step_seconds is not None]
-        for row in sorted(rows, key=lambda each: each.compile_seconds or 0.0)[:2]:
+        for row in sorted(rows, key=lambda each: each.compile_seconds or 0.0)[: REFERENCES - 1]:
             point = _point(row)
             self.progress(f"compiling {point.num_seqs} x {point.num_blocks} again", 0.0)
             bench.compile(point)
             rounds.add_reference(point, row.step_seconds or 0.0)
-
-    def _row(self, point: Point) -> MeasurementRow:
-        return MeasurementRow(
-            kernel=point.kernel,
-            num_seqs=point.num_seqs,
-            num_blocks=point.num_blocks,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            **self.settings,
-        )
 
 
 def _point(row: MeasurementRow) -> Point:

@@ -34,6 +34,7 @@ CORRELATION = 0.35  # of the axis' whole range of logarithms
 _LEAST_MISFIT = 0.02
 NOISE = 0.02  # relative, of one measured point
 MOST_CANDIDATES = 1_200
+_LOOKED_AT = 200  # pairs whose variance a choice looks at
 _SPREAD_FIRST = 6  # points before the first fit: as many as the larger of the fits needs, and a half more
 
 Floats = NDArray[np.float64]
@@ -160,8 +161,8 @@ def expected_error(
     every = candidates.with_points(measured)
     terms = every.step_terms() if name == "step" else every.compile_terms()
     misfit = max(fit.relative_error, _LEAST_MISFIT)
-    covariance = _posterior(every.places(), _scaled(terms, fit), len(measured), misfit, noise)
-    return np.sqrt(np.diag(covariance)[len(measured) :])
+    kriging = _Kriging(every.places(), _scaled(terms, fit), len(measured), misfit=misfit, noise=noise)
+    return np.asarray(np.sqrt(kriging.variance[len(measured) :]))
 
 
 def _farthest(taken: Floats, places: Floats, left: NDArray[np.bool_]) -> int:
@@ -181,22 +182,42 @@ def _scaled(terms: Mapping[str, Floats], fit: TermFit) -> Floats:
     return np.asarray(scaled / np.maximum(np.abs(scaled).max(axis=0), 1e-300))
 
 
-def _posterior(places: Floats, terms: Floats, count: int, misfit: float, noise: float) -> Floats:
-    """Covariance of relative predictions over all pairs, the first `count` of them measured."""
-    distance = np.linalg.norm(places[:, None, :] - places[None, :, :], axis=2)
-    prior = misfit**2 * np.exp(-distance / CORRELATION)
-    inner = prior[:count, :count] + noise**2 * np.eye(count)
-    cross = np.linalg.solve(inner, prior[:count])  # (count, pairs)
-    rest = terms.T - terms[:count].T @ cross  # (terms, pairs): what the mean's uncertainty multiplies
-    information = terms[:count].T @ np.linalg.solve(inner, terms[:count])
-    ridge = 1e-9 * max(float(np.trace(information)) / len(information), 1e-300)  # terms not told apart yet
-    spread = np.linalg.solve(information + ridge * np.eye(len(information)), rest)
-    return np.asarray(prior - prior[:count].T @ cross + rest.T @ spread)
+class _Kriging:
+    """Relative predictions from the first `count` of some pairs, as a Gaussian process.
+
+    Attributes:
+        variance: of the prediction at every pair, (pairs,).
+    """
+
+    def __init__(self, places: Floats, terms: Floats, count: int, *, misfit: float, noise: float) -> None:
+        self._places, self._count, self._misfit = places, count, misfit
+        known = self.prior(np.arange(count))
+        inner = known[:, :count] + noise**2 * np.eye(count)
+        self._cross = np.linalg.solve(inner, known)  # (count, pairs): the weights of what was measured
+        self._rest = terms.T - terms[:count].T @ self._cross
+        information = terms[:count].T @ np.linalg.solve(inner, terms[:count])
+        ridge = 1e-9 * max(float(np.trace(information)) / len(information), 1e-300)  # terms not told apart
+        self._spread = np.linalg.solve(information + ridge * np.eye(len(information)), self._rest)
+        variance = misfit**2 - (known * self._cross).sum(axis=0) + (self._rest * self._spread).sum(axis=0)
+        self.variance = np.maximum(variance, 0.0)
+
+    def prior(self, rows: NDArray[np.intp]) -> Floats:
+        """Covariance of some pairs with all, before anything is measured."""
+        apart = self._places[rows][:, None, :] - self._places[None, :, :]
+        return np.asarray(self._misfit**2 * np.exp(-np.linalg.norm(apart, axis=2) / CORRELATION))
+
+    def covariance(self, rows: NDArray[np.intp]) -> Floats:
+        """The same once the first pairs are measured."""
+        prior = self.prior(rows)
+        mean = self._rest[:, rows].T @ self._spread
+        return np.asarray(prior - prior[:, : self._count] @ self._cross + mean)
 
 
 def _gain(places: Floats, terms: Floats, count: int, misfit: float, noise: float) -> Floats:
     """The share of the mean variance that a measurement takes away, for each pair after the first `count`."""
-    covariance = _posterior(places, terms, count, misfit, noise)[count:, count:]
-    own = np.maximum(np.diag(covariance), 0.0)
-    lowered = (covariance**2).sum(axis=0) / (own + noise**2)
-    return np.asarray(lowered / max(float(own.sum()), 1e-300))
+    kriging = _Kriging(places, terms, count, misfit=misfit, noise=noise)
+    pairs = np.arange(count, len(places))
+    looked_at = pairs[:: max(len(pairs) // _LOOKED_AT, 1)]
+    lowered = (kriging.covariance(looked_at)[:, count:] ** 2).sum(axis=0)
+    lowered /= kriging.variance[count:] + noise**2
+    return np.asarray(lowered / max(float(kriging.variance[looked_at].sum()), 1e-300))

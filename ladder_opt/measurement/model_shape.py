@@ -148,6 +148,7 @@ _GEMMA_HEAD_DIM = 256
 _SLIDING_PATTERN = {"gemma2": 2, "gemma3_text": 6, "gemma3": 6}  # every so-manyth layer sees all tokens
 _ALL_SLIDE = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})  # a window there is every layer's
 _WINDOW_WHERE_USED = frozenset({"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"})  # use_sliding_window says so
+_DEFAULT_WINDOW = dict.fromkeys(("mistral", "gemma2", "gemma3_text", "gemma3"), 4096)  # null says none
 _SLIDES, _FULL = "sliding_attention", "full_attention"
 
 
@@ -241,7 +242,7 @@ class _Config:
         return None if scalar is None or scalar <= 0 else scalar**-0.5
 
     def dtype(self, outer: Mapping[str, Any]) -> str:
-        """That of the file, where batched decode takes it; vLLM's choice for float32 files is theirs too."""
+        """That of the file; bfloat16 where it says none, or one that batched decode does not take."""
         for data in (self.data, outer):
             for key in ("dtype", "torch_dtype"):
                 name = data.get(key)
@@ -251,7 +252,7 @@ class _Config:
 
     def windows(self, layers: int) -> tuple[int, int, int | None]:
         """(layers with a sliding window, attention layers in all, the window)."""
-        window = self.data.get("sliding_window")
+        window = self.data.get("sliding_window", _DEFAULT_WINDOW.get(self.model_type()))
         if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
             raise InputError(
                 repr(window)[:60], "a whole number of tokens", path=self.path, column="sliding_window"

@@ -11,7 +11,7 @@ from ladder_opt.errors import UsageError
 
 CLOCKS: Final = ("auto", "cpu", "wall")
 DEFAULT_POINTS: Final = 20
-DEFAULT_REPEATS: Final = 25
+DEFAULT_REPEATS: Final = 40
 _TRACES_ALONE: Final = frozenset({"eager", "aot_eager"})  # backends that write no code
 _LIMITS: Final = {"points": 100_000, "repeats": 10_000, "threads": 1_024}
 

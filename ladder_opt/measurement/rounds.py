@@ -1,13 +1,17 @@
 """Timing points in rounds, beside reference points, so that a machine that drifts does not tilt the fit.
 
 Points are measured one after another, over minutes; other work on the machine, its clock rate and its heat
-change meanwhile. So each point is timed in rounds, and every round also times a few reference points that
-were compiled before. With a_j(r) a reference's seconds in round r and A_j its own, as they stand in the file,
+change meanwhile. So points are timed in rounds, and every round also times a few reference points that were
+measured before. With t and a_j the calls of a point and of reference j over the rounds, A_j the seconds of j
+as they stand in the file, and Q the lower quartile,
 
-    f(r) = median over j of a_j(r) / A_j        how slow the machine was in that round
-    y    = median over r of t(r) / f(r)         the point's seconds, as if timed together with the references
+    F = median over j of Q(a_j) / A_j       how slow the machine is now, beside then
+    y = Q(t) / F                            the point's seconds, as if it had been timed together with them
 
-Calls within a round are in random order. The spread of f is the rows' `noise`: how calm the machine was.
+A quartile and not the median, for other work can only make a call slower: of calls on a busy machine the fast
+ones say what the kernel takes. On a calm machine the two hardly differ. The first points of a file, which
+have no references yet, are timed together. Calls within a round are in random order. The spread of the
+references' calls over the run is the rows' `noise`: how calm the machine was.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from numpy.typing import NDArray
 
 from ladder_opt.measurement.bench import Bench, Point
 
-MOST_REFERENCES = 4
+REFERENCES = 4
+QUANTILE = 0.25
 _WARM_CALLS = 2
 _FEWEST_ROUNDS = 9
 _MOST_SECONDS_A_POINT = 6.0  # of rounds, once there are `_FEWEST_ROUNDS`
@@ -38,8 +43,8 @@ class StepTiming:
     """A point's seconds.
 
     Attributes:
-        seconds: median over rounds.
-        low: lower end of a 95 % interval of that median.
+        seconds: lower quartile over rounds, the machine's drift taken out.
+        low: lower end of a 95 % interval of that quartile.
         high: upper end.
         rounds: how many there were.
     """
@@ -55,12 +60,12 @@ class Machine:
     """What was seen of the machine while points were timed.
 
     Attributes:
-        factors: f of every round.
+        calls: of each reference, its seconds in every round over A_j.
         wall_ratios: wall time over the clock in use, of every call.
         loads: runnable processes a core, now and then.
     """
 
-    factors: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
     wall_ratios: list[float] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
 
@@ -71,10 +76,10 @@ class Machine:
 
     @property
     def noise(self) -> float:
-        """Relative spread of the rounds: 80 % of them lie within it."""
-        if not self.factors:
+        """Relative spread of the references' calls: 80 % of them lie within it."""
+        if not self.calls:
             return 0.0
-        low, middle, high = np.quantile(self.factors, (0.1, 0.5, 0.9))
+        low, middle, high = np.quantile(self.calls, (0.1, 0.5, 0.9))
         return float((high - low) / middle)
 
     def warnings(self) -> tuple[str, ...]:
@@ -82,13 +87,13 @@ class Machine:
         told = []
         if self.noise > _NOISY_SPREAD:
             told.append(
-                f"a noisy machine: the same calls took {self.noise:.0%} more in some rounds than in others"
+                f"a noisy machine: a tenth of the same calls took {self.noise:.0%} more than another tenth"
             )
         slower = float(np.median(self.wall_ratios)) if self.wall_ratios else 1.0
         if slower > _NOISY_WALL:
             told.append(
-                f"a busy machine: calls took {slower:.2f} times their CPU time on the wall; other work shares "
-                "its caches and memory too"
+                f"a busy machine: calls took {slower:.2f} times their CPU time on the wall; other work "
+                "shares its caches and memory too"
             )
         load = max(self.loads, default=0.0)
         if load > _NOISY_LOAD:
@@ -110,35 +115,38 @@ class Rounds:
         self.references: dict[Point, float] = {}
         self._rng = np.random.default_rng(seed)
 
-    def add_reference(self, point: Point, seconds: float) -> bool:
-        """Take a point that is compiled and measured as a reference; False where there are enough."""
-        if len(self.references) >= MOST_REFERENCES or point in self.references:
-            return False
-        self.references[point] = seconds
-        return True
+    def add_reference(self, point: Point, seconds: float) -> None:
+        """Take a point that is compiled and measured as a reference, unless there are enough."""
+        if len(self.references) < REFERENCES:
+            self.references[point] = seconds
 
-    def time(self, point: Point) -> StepTiming:
-        """Time a compiled point."""
-        others = [each for each in self.references if each != point]
-        for each in (point, *others):
+    def time(self, points: Sequence[Point]) -> list[StepTiming]:
+        """Time compiled points together."""
+        others = [each for each in self.references if each not in points]
+        every = [*points, *others]
+        for each in every:
             for _ in range(_WARM_CALLS):
                 self.bench.step(each)
-        own: list[float] = []
-        factors: list[float] = []
         self.machine.look()
+        rounds: list[list[float]] = []
         began = time.perf_counter()
-        while len(own) < self.repeats:
-            if len(own) >= _FEWEST_ROUNDS and time.perf_counter() - began > _MOST_SECONDS_A_POINT:
+        while len(rounds) < self.repeats:
+            late = time.perf_counter() - began > _MOST_SECONDS_A_POINT * len(points)
+            if late and len(rounds) >= _FEWEST_ROUNDS:
                 break
-            seconds = self._round([point, *others])
-            own.append(seconds[0])
-            ratios = [took / self.references[each] for took, each in zip(seconds[1:], others, strict=True)]
-            factors.append(float(np.median(ratios)) if ratios else 1.0)
+            rounds.append(self._round(every))
+        seconds = np.array(rounds)
+        return self._timings(seconds[:, : len(points)], seconds[:, len(points) :], others)
+
+    def _timings(self, own: Floats, theirs: Floats, others: Sequence[Point]) -> list[StepTiming]:
         if others:
-            self.machine.factors += factors
+            relative = theirs / [self.references[each] for each in others]
+            factor = float(np.median(np.quantile(relative, QUANTILE, axis=0)))
         else:
-            self.machine.factors += (np.array(own) / np.median(own)).tolist()
-        return median_of(np.array(own) / np.array(factors))
+            relative = own / np.quantile(own, QUANTILE, axis=0)
+            factor = 1.0
+        self.machine.calls += relative.ravel().tolist()
+        return [quartile_of(column / factor) for column in own.T]
 
     def _round(self, points: Sequence[Point]) -> list[float]:
         seconds = [0.0] * len(points)
@@ -149,11 +157,10 @@ class Rounds:
         return seconds
 
 
-def median_of(values: Floats) -> StepTiming:
-    """The median, with the order statistics that hold that of the population in 95 of 100 samples."""
-    ordered = np.sort(values)
-    count = len(ordered)
-    half = 0.98 * np.sqrt(count)  # 1.96 standard deviations of a binomial count of 1/2
-    low = max(int(np.floor(count / 2 - half)), 0)
-    high = min(int(np.ceil(count / 2 + half)), count) - 1
-    return StepTiming(float(np.median(ordered)), float(ordered[low]), float(ordered[max(high, low)]), count)
+def quartile_of(values: Floats) -> StepTiming:
+    """The lower quartile, and the order statistics that hold that of the population in 95 of 100 samples."""
+    ordered, count = np.sort(values), len(values)
+    middle = QUANTILE * (count - 1)
+    half = 1.96 * np.sqrt(count * QUANTILE * (1 - QUANTILE))  # a binomial count's standard deviations
+    low, high = max(int(np.floor(middle - half)), 0), min(int(np.ceil(middle + half)), count - 1)
+    return StepTiming(float(np.quantile(ordered, QUANTILE)), float(ordered[low]), float(ordered[high]), count)
