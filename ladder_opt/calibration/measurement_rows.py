@@ -102,7 +102,15 @@ class MeasurementRow:
 
 COLUMNS: Final = tuple(field.name for field in fields(MeasurementRow))
 REQUIRED: Final = ("kernel", "num_seqs", "num_blocks")
-_SIZES = ("repeats", "graphs_per_variant", "block_size", "num_query_heads", "num_kv_heads", "head_size", "threads")
+_SIZES = (
+    "repeats",
+    "graphs_per_variant",
+    "block_size",
+    "num_query_heads",
+    "num_kv_heads",
+    "head_size",
+    "threads",
+)
 _SECONDS = ("step_seconds", "step_seconds_low", "step_seconds_high", "compile_seconds")
 _TEXTS = ("dtype", "device", "compiler", "clock", "torch_version", "created")
 

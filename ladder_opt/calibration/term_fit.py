@@ -1,4 +1,4 @@
-"""Fit the seconds of named terms to measurements: never negative, robust, on relative residuals, with intervals.
+"""Fit the seconds of named terms to measurements: never negative, robust, on relative residuals.
 
 Problem. Row i took `y_i` seconds and holds `x_ik` units of term k (iterations, pages, 1 for a base). Find
 theta >= 0 that minimises
@@ -13,8 +13,8 @@ triangular factor of the weighted columns), which gives exact zeros where a boun
 
 Draws are a wild bootstrap: residuals, enlarged by their leverage, change sign at random and are multiplied by
 a factor of sqrt(nu / chi2_nu), nu = rows - terms, which makes their spread Student's t instead of a
-normal's, so that intervals hold with few rows too. The fit's terms are the draws' centre; an interval is their 2.5th to
-97.5th percentile.
+normal's, so that intervals hold with few rows too. The fit's terms are the draws' centre; an interval is
+their 2.5th to 97.5th percentile.
 
 What is guaranteed: theta >= 0; the same input and seed give the same numbers; with relative noise of no great
 tails and a model that holds, intervals cover the truth about as often as they say (a test counts it).
@@ -49,7 +49,7 @@ class TermEstimate:
         value: seconds for each unit.
         low: 2.5th percentile of the draws.
         high: 97.5th percentile.
-        share: of the rows' fitted seconds, on average, 0 to 1.
+        share: of the fitted seconds of the rows that hold it, on average, 0 to 1.
         explained_by_others: R2 of the term's column on the others', relative residuals; near 1, the
             data cannot tell it from a mix of them.
         units_range: least and most units in a row.
@@ -163,14 +163,19 @@ def fit_terms(
     unit = np.abs(x).max(axis=0)
     unit[unit == 0] = 1.0
     weights = _weights(spread, len(y))
-    theta, robust = _solve(x / unit, y, weights, np.ones(len(y)))
+    theta, robust = _solve(x / unit, y, weights)
     theta /= unit
     fitted = np.maximum(x @ theta, _floor(y))
     residual = y / fitted - 1
     covariance, leverage, sigma = _linear_theory(x, fitted, weights, robust, residual)
-    draws = _draws(x / unit, fitted, residual, weights, leverage, theta * unit, bootstraps, seed) / unit
+    noise = _noise(residual, weights, leverage, x.shape[1])
+    rng = np.random.default_rng(seed)
+    draws = theta[None, :].copy()
+    if bootstraps >= 1:
+        draws = _draws(x / unit, fitted, weights, noise, rng, bootstraps) / unit
     low, high = np.percentile(draws, (2.5, 97.5), axis=0)
-    share = (x * theta / fitted[:, None]).mean(axis=0)
+    holding = np.maximum((x > 0).sum(axis=0), 1)
+    share = (x * theta / fitted[:, None]).sum(axis=0) / holding
     middle = float(np.sum((y - y.mean()) ** 2))
     return TermFit(
         names=names,
@@ -209,11 +214,12 @@ def _floor(y: Floats) -> float:
     return 1e-3 * float(y.min())
 
 
-def _solve(x: Floats, y: Floats, weights: Floats, robust: Floats) -> tuple[Floats, Floats]:
+def _solve(x: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Theta and the robust weights at it; `x` has columns of size 1 at most."""
     from scipy.optimize import nnls  # noqa: PLC0415  (slow to import)
 
     fitted = y
+    robust = np.ones(len(y))
     theta = np.zeros(x.shape[1])
     for _ in range(_REWEIGHTINGS):
         root = np.sqrt(robust) * weights / fitted
@@ -258,31 +264,23 @@ def _linear_theory(
     return covariance, np.asarray(leverage), float(_NORMAL_MAD * np.median(np.abs(residual)))
 
 
+def _noise(residual: Floats, weights: Floats, leverage: Floats, terms: int) -> Floats:
+    """Relative noise of each row, as the bootstrap plays it."""
+    if len(residual) > terms:
+        return np.asarray(residual / np.maximum(1 - leverage, 1 / len(residual)))
+    return np.asarray(_NOMINAL_ERROR / weights)  # an exact fit says nothing of the noise
+
+
 def _draws(
-    x: Floats,
-    fitted: Floats,
-    residual: Floats,
-    weights: Floats,
-    leverage: Floats,
-    theta: Floats,
-    bootstraps: int,
-    seed: int,
+    x: Floats, fitted: Floats, weights: Floats, noise: Floats, rng: np.random.Generator, bootstraps: int
 ) -> Floats:
     rows, terms = x.shape
-    if bootstraps < 1:
-        return theta[None, :].copy()
-    rng = np.random.default_rng(seed)
     free = rows - terms
-    if free > 0:
-        noise = residual / np.sqrt(np.maximum(1 - leverage, 1 / rows))
-        stretch = np.sqrt(free / rng.chisquare(free, bootstraps))
-    else:  # an exact fit says nothing of the noise
-        noise = _NOMINAL_ERROR / weights
-        stretch = np.ones(bootstraps)
+    stretch = np.sqrt(free / rng.chisquare(free, bootstraps)) if free > 0 else np.ones(bootstraps)
     draws = np.empty((bootstraps, terms))
     for at in range(bootstraps):
         change = np.clip(rng.choice((-1.0, 1.0), rows) * noise * stretch[at], -0.9, 9.0)
-        draws[at], _ = _solve(x, fitted * (1 + change), weights, np.ones(rows))
+        draws[at], _ = _solve(x, fitted * (1 + change), weights)
     return draws
 
 
