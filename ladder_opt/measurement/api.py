@@ -306,7 +306,7 @@ def _settings(
         "head_size": shape.head_size,
         "dtype": shape.dtype,
         "logits_soft_cap": shape.logits_soft_cap,
-        "device": _device_words(options.device, with_torch=with_torch),
+        "device": _device_words(options) if with_torch else options.device,
         "threads": options.threads,
         "compiler": options.compiler,
         "clock": options.clock_in_use,
@@ -314,13 +314,17 @@ def _settings(
     }
 
 
-def _device_words(device: str, *, with_torch: bool) -> str:
-    if not with_torch:
-        return device
-    from ladder_opt.measurement.kernel_bench import device_name, find_device  # noqa: PLC0415 - needs torch
+def _device_words(options: MeasureOptions) -> str:
+    """The device and its make; the compiler is looked for too, before any file is made."""
+    from ladder_opt.measurement.kernel_bench import (  # noqa: PLC0415 - needs torch
+        check_compiler,
+        device_name,
+        find_device,
+    )
 
-    name = " ".join(device_name(find_device(device)).split()) or platform.machine()
-    return f"{device} ({name})"
+    check_compiler(options.compiler)
+    name = " ".join(device_name(find_device(options.device)).split()) or platform.machine()
+    return f"{options.device} ({name})"
 
 
 @contextlib.contextmanager

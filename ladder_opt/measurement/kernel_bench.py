@@ -104,6 +104,43 @@ class BenchOptions:
     seed: int
 
 
+@contextlib.contextmanager
+def fresh_compiler(options: BenchOptions) -> Iterator[None]:
+    """Torch's threads set and its Inductor cache empty; the first compile of the process is done.
+
+    That first compile, of a small kernel that nothing else here has, imports the compiler and probes the
+    machine, which no later compile does.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
+    try:
+        # The folder is ours: fresh_cache leaves its own behind after an error or Ctrl-C.
+        with (
+            tempfile.TemporaryDirectory(prefix="ladder-opt-measure-") as folder,
+            torch._inductor.utils.fresh_cache(dir=folder),  # noqa: SLF001 - it has no public name
+        ):
+            _compile_something(options)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _compile_something(options: BenchOptions) -> None:
+    compiled: Any = torch.compile(_something_else, backend=options.compiler)
+    try:
+        compiled(torch.ones(7, 5, device=options.device))
+    except (RuntimeError, ImportError, NotImplementedError) as error:  # Dynamo's own are RuntimeErrors
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UsageError(
+            f"--compiler: found {options.compiler!r}, which fails on {options.device} here ({why[:200]}), "
+            "expected one that compiles"
+        ) from None
+
+
+def _something_else(numbers: torch.Tensor) -> torch.Tensor:
+    return (numbers @ numbers.T).softmax(-1).amax()
+
+
 class KernelBench:
     """The reference kernel of one model's layers; use it within `opened`."""
 
@@ -124,39 +161,8 @@ class KernelBench:
     @contextlib.contextmanager
     def opened(cls, engine: Engine, shape: ModelShape, options: BenchOptions) -> Iterator[KernelBench]:
         """A bench with its threads set and an empty Inductor cache; both are put back afterwards."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(options.threads)
-        try:
-            # The folder is ours: fresh_cache leaves its own behind after an error or Ctrl-C.
-            with (
-                tempfile.TemporaryDirectory(prefix="ladder-opt-measure-") as folder,
-                torch._inductor.utils.fresh_cache(dir=folder),  # noqa: SLF001 - it has no public name
-            ):
-                bench = cls(engine, shape, options)
-                bench.compile_something_else()
-                yield bench
-        finally:
-            torch.set_num_threads(threads)
-
-    def compile_something_else(self) -> None:
-        """The first compile of a process pays for much that no later one does."""
-        heads, kv_heads, size = 2, 1, 16
-        layer = AttentionLayer(heads, size, size**-0.5)
-        padder = _padder(self.engine, Point("chunked", self.engine.min_batched_seqs, 1))
-        pages = torch.zeros(
-            (2, kv_heads, self.engine.block_size, 2 * size), dtype=self.dtype, device=self.options.device
-        )
-        query = torch.zeros(
-            (self.engine.min_batched_seqs, heads, size), dtype=self.dtype, device=self.options.device
-        )
-        lengths = torch.ones(self.engine.min_batched_seqs, dtype=torch.int32)
-        batch = padder.pad(torch.zeros((len(lengths), 1), dtype=torch.int32), lengths)
-        if batch is None:
-            raise InternalError("found no variant for the smallest batch")
-        CompiledKernels(compiler=self.options.compiler).run(
-            batch.to(self.options.device), layer, query, pages
-        )
-        self._wait()
+        with fresh_compiler(options):
+            yield cls(engine, shape, options)
 
     def compile(self, point: Point) -> Timed:
         """See `Bench.compile`."""
@@ -166,10 +172,10 @@ class KernelBench:
         if known is not None:  # the two kernels meet where a chunk is one block, and pairs within a variant
             return known
         before = self.kernels.compiles
-        wall, spent = time.perf_counter(), _process_seconds()
+        wall, spent = time.perf_counter(), process_seconds()
         self._layer_call(made, made.padded(self), 0)
         self._wait()
-        wall, spent = time.perf_counter() - wall, _process_seconds() - spent
+        wall, spent = time.perf_counter() - wall, process_seconds() - spent
         if self.kernels.compiles != before + 1:
             raise InternalError(f"{point}: {self.kernels.compiles - before} graphs compiled, expected one")
         timed = self._graphs[graph] = Timed(spent if self.options.clock == "cpu" else wall, wall)
@@ -291,7 +297,7 @@ def _padder(engine: Engine, point: Point) -> BatchPadder:
     )
 
 
-def _process_seconds() -> float:
+def process_seconds() -> float:
     """CPU time of this process and of those that it has waited for."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
