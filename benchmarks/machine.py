@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 ENGINE: Final = Engine(block_size=64, max_num_seqs=8, max_model_len=2048, max_num_batched_tokens=256)
 SHAPE: Final = ModelShape(num_query_heads=4, num_kv_heads=2, head_size=64, layers=2)
+PAGE: Final = common.REPOSITORY / "docs" / "measure.md"
 QUANTILE: Final = 0.25
 
 
@@ -336,6 +337,16 @@ def table_rows(outcome: Outcome) -> list[dict[str, str]]:
     ]
 
 
+def write_doc(outcome: Outcome, verdict: str) -> None:
+    """Replace what stands between the markers of the page."""
+    calm = " ".join(f"Of the measurement: {line}." for line in outcome.measurements.warnings)
+    body = "\n".join((common.markdown_table(table_rows(outcome)), "", f"{verdict}. {calm}".rstrip()))
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(
+        common.between(text, "<!-- machine:begin -->", "<!-- machine:end -->", body), encoding="utf-8"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 1 where a prediction is off by more than its limit."""
     parser = common.parser("machine", __doc__)
@@ -353,6 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ratio-within", type=float, default=0.05, help="of the ratio of steps [0.05]")
     parser.add_argument("--warmup-within", type=float, default=0.15, help="of either warm-up [0.15]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write-doc", action="store_true", help="put the outcome into docs/measure.md")
     options = parser.parse_args(arguments)
     print(common.machine_line())
     (trace,) = common.read_traces([options.trace], options.shared).values()
@@ -371,13 +383,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table=options.table,
         )
     print(common.text_table(table_rows(outcome)))
-    print(
+    verdict = (
         f"plan / default: predicted {outcome.ratio_predicted:.3f}, measured {outcome.ratio_measured:.3f}, "
         f"off by {outcome.ratio_error:.1%} (limit {options.ratio_within:.0%}); warm-up off by "
         f"{outcome.warmup_error:.1%} at most (limit {options.warmup_within:.0%})"
     )
+    print(verdict)
     for line in outcome.warnings:
         print(f"warning: {line}")
+    if options.write_doc:
+        write_doc(outcome, verdict)
     common.write_json(
         options.json,
         "machine",

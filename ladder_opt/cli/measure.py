@@ -141,6 +141,8 @@ def run(
         raise _named_as_option(error) from None
     with progress_bar() as progress:
         found = measure(output, engine, shape, options=options, progress=progress)
+    if model_options == ModelOptions():
+        warn(["no model was named (--model): these are the seconds of a made-up layer"], label="note")
     warn(found.notes, label="note")
     warn(found.warnings)
     if as_json:

@@ -80,9 +80,10 @@ def check_compiler(name: str) -> None:
     Raises:
         UsageError: it has none.
     """
-    known = torch._dynamo.list_backends(exclude_tags=())  # noqa: SLF001 - where torch keeps it
-    if name not in known:
-        raise UsageError(f"--compiler: found {name!r}, expected one of {', '.join(known)}")
+    backends = torch._dynamo.list_backends  # noqa: SLF001 - where torch keeps it
+    if name not in backends(exclude_tags=()):
+        usual = ", ".join(["eager", *backends()])
+        raise UsageError(f"--compiler: found {name!r}, expected a backend of torch.compile such as {usual}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ def measurement_text(found: dict[str, Any]) -> RenderableType:
     headline = (
         f"{_STOPPED[found['stopped']]}: {found['rows']} rows in {found['path']}, {found['new']} of them new"
     )
-    parts: list[RenderableType] = [Text(headline)]
+    parts: list[RenderableType] = [_unbroken(headline)]
     if found["left"]:
         parts.append(Text(f"{found['left']} points are left; the same command goes on with them"))
     if found["expected_errors"]:
@@ -39,5 +39,10 @@ def measurement_text(found: dict[str, Any]) -> RenderableType:
                 table.add_row(kernel, what, f"{error['median']:.1%}", f"{error['p90']:.1%}")
         parts += ["", table]
     if found["rows"]:
-        parts += ["", Text(f"next: ladder-opt calibrate {found['path']} -o COST.json")]
+        parts += ["", _unbroken(f"next: ladder-opt calibrate {found['path']} -o COST.json")]
     return Group(*parts)
+
+
+def _unbroken(line: str) -> Text:
+    """A line with a path in it, to be copied whole."""
+    return Text(line, no_wrap=True, overflow="ignore")
