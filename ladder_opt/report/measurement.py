@@ -16,7 +16,7 @@ _STOPPED = {
 
 
 def measurement_text(found: dict[str, Any]) -> RenderableType:
-    """A headline, how far predictions from the rows may be off, and what to do next.
+    """A headline, how far predictions from the rows may be off, and what to do next; not to be wrapped.
 
     Args:
         found: `ladder_opt.measurement.api.Measurements.to_dict()`.
@@ -24,7 +24,7 @@ def measurement_text(found: dict[str, Any]) -> RenderableType:
     headline = (
         f"{_STOPPED[found['stopped']]}: {found['rows']} rows in {found['path']}, {found['new']} of them new"
     )
-    parts: list[RenderableType] = [_unbroken(headline)]
+    parts: list[RenderableType] = [Text(headline)]
     if found["left"]:
         parts.append(Text(f"{found['left']} points are left; the same command goes on with them"))
     if found["expected_errors"]:
@@ -39,10 +39,5 @@ def measurement_text(found: dict[str, Any]) -> RenderableType:
                 table.add_row(kernel, what, f"{error['median']:.1%}", f"{error['p90']:.1%}")
         parts += ["", table]
     if found["rows"]:
-        parts += ["", _unbroken(f"next: ladder-opt calibrate {found['path']} -o COST.json")]
+        parts += ["", Text(f"next: ladder-opt calibrate {found['path']} -o COST.json")]
     return Group(*parts)
-
-
-def _unbroken(line: str) -> Text:
-    """A line with a path in it, to be copied whole."""
-    return Text(line, no_wrap=True, overflow="ignore")
