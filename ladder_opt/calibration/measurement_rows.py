@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -192,6 +192,10 @@ def _row(row: Row) -> MeasurementRow:
         row.refuse("step_seconds_low", "at most step_seconds")
     if high is not None and high < (seconds["step_seconds"] or math.inf):
         row.refuse("step_seconds_high", "at least step_seconds")
+    # Each group has one type of field, which mypy cannot see.
+    sizes: dict[str, Any] = {name: row.size_or_none(name) for name in _SIZES}
+    texts: dict[str, Any] = {name: row.cells.get(name) for name in _TEXTS}
+    times: dict[str, Any] = dict(seconds)
     return MeasurementRow(
         kernel=kernel,
         num_seqs=row.size("num_seqs"),
@@ -199,7 +203,7 @@ def _row(row: Row) -> MeasurementRow:
         layers=row.size_or_none("layers") or 1,
         noise=row.share("noise") if "noise" in row.cells else None,
         logits_soft_cap=row.share("logits_soft_cap") if "logits_soft_cap" in row.cells else None,
-        **seconds,
-        **{name: row.size_or_none(name) for name in _SIZES},  # type: ignore[arg-type]
-        **{name: row.cells.get(name) for name in _TEXTS},  # type: ignore[arg-type]
+        **times,
+        **sizes,
+        **texts,
     )

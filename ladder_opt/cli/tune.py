@@ -43,6 +43,15 @@ def run(
             "--robust", help="Least worst regret over the traces, each against its own best, not least cost."
         ),
     ] = False,
+    uncertainty: Annotated[
+        int,
+        typer.Option(
+            "--uncertainty",
+            metavar="DRAWS",
+            help="Draw as many cost models from what the cost model's fit leaves open, solve under each, and "
+            "say how sure the plan is (40 take seconds).",
+        ),
+    ] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the plan goes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
@@ -57,7 +66,7 @@ def run(
     check_output(output, inputs=inputs)
     engine = engine_options.engine()
     cost = cost_options.cost()
-    options = replace(solve_options(restarts, limits), robust=robust)
+    options = replace(solve_options(restarts, limits), robust=robust, uncertainty_draws=uncertainty)
     with progress_bar() as progress:
         traffic = load_traffic(
             traces, steps, read, load, engine, engine_options=engine_options, target=limits.target

@@ -50,6 +50,7 @@ class Outcome:
     robust: RobustRound | None = None
     mix: SolveResult | None = None
     unseen: Task | None = None
+    uncertainty: dict[str, Any] | None = None
 
 
 def _judge(
@@ -169,6 +170,7 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 for name, each in baselines
             ],
             "warnings": warnings,
+            "uncertainty": outcome.uncertainty,
             "provenance": {
                 "version": __version__,
                 "created": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -192,6 +194,8 @@ def _asked(task: Task) -> dict[str, Any]:
         if not isinstance(options[name], str | None):
             options[name] = list(options[name])
     options.pop("time_limit_seconds")
+    if not task.options.uncertainty_draws:
+        del options["uncertainty_draws"]
     replayed = asdict(task.replay_options) if task.replays_traces else {}
     replayed.pop("executor", None)  # where it ran does not change the plan
     return {**options, **replayed, "startup_seconds": task.cost.startup_seconds_of(task.options.target)}

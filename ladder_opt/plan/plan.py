@@ -29,6 +29,7 @@ from ladder_opt.plan.parts import (
     PlanPrice,
     PlanProvenance,
     PlanResult,
+    PlanUncertainty,
     Rung,
     Verdict,
 )
@@ -57,9 +58,11 @@ class Plan(Part):
     result: PlanResult
     baselines: tuple[PlanBaseline, ...] = ()
     warnings: tuple[str, ...] = ()
+    uncertainty: PlanUncertainty | None = None
     provenance: PlanProvenance
 
-    left_out_where_none = ("query_lens",)  # only plans for the Spyre plugin's variables have them
+    # Only plans for the Spyre plugin's variables have query lengths; only some were asked how sure they are.
+    left_out_where_none = ("query_lens", "uncertainty")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,6 +14,7 @@ from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.parts import PlanPadded, PlanPadding, PlanPrice, PlanRung
 from ladder_opt.plan.plan import Plan
 from ladder_opt.report.robust import robust_headline, robust_status, robust_text
+from ladder_opt.report.uncertainty import uncertainty_text
 from ladder_opt.solve.problem import QUERY_GRAIN_TOKENS
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
@@ -55,6 +56,7 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             *_unlimited(plan),
             *_alternative(plan),
             *_evidence(plan),
+            *uncertainty_text(plan),
         ]
     parts += ["", _next_step(plan, path)]
     return Group(*parts)
