@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.calibration.measurement_rows import MeasurementRow
 from ladder_opt.calibration.term_fit import TermFit, fit_terms
+from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.measurement.bench import Bench, Point
@@ -286,9 +287,22 @@ def _candidates(engine: Engine, kernel: str, options: MeasureOptions) -> Candida
     if options.grid:
         return Candidates.of(engine, kernel, most=engine.max_num_seqs * engine.max_num_blocks)
     if not options.num_seqs:
-        return Candidates.of(engine, kernel)
-    seqs, blocks = np.meshgrid(np.unique(options.num_seqs), np.unique(options.num_blocks), indexing="ij")
-    return Candidates(kernel, seqs.ravel().astype(np.int64), blocks.ravel().astype(np.int64))
+        found = Candidates.of(engine, kernel)
+        if not len(found):
+            raise UsageError(
+                f"num_kv_blocks: found {engine.num_kv_blocks}, expected a pool that some kernel fits into"
+            )
+        return found
+    pairs = np.meshgrid(np.unique(options.num_seqs), np.unique(options.num_blocks), indexing="ij")
+    seqs, blocks = (axis.ravel().astype(np.int64) for axis in pairs)
+    entries = get_kernel(kernel).entries(seqs, blocks)
+    largest = int(np.argmax(entries))
+    if entries[largest] >= engine.num_pages:
+        raise UsageError(
+            f"num_kv_blocks: found {engine.num_kv_blocks}, expected more than the {entries[largest]} pages "
+            f"that {kernel} {seqs[largest]} x {blocks[largest]} reads at once"
+        )
+    return Candidates(kernel, seqs, blocks)
 
 
 def _settings(

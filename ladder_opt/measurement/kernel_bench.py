@@ -131,11 +131,16 @@ def _compile_something(options: BenchOptions) -> None:
     try:
         compiled(torch.ones(7, 5, device=options.device))
     except (RuntimeError, ImportError, NotImplementedError) as error:  # Dynamo's own are RuntimeErrors
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UsageError(
-            f"--compiler: found {options.compiler!r}, which fails on {options.device} here ({why[:200]}), "
-            "expected one that compiles"
-        ) from None
+            f"--compiler: found {options.compiler!r}, which fails on {options.device} here "
+            f"({_first_line(error)}), expected one that compiles"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(
+        (line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 def _something_else(numbers: torch.Tensor) -> torch.Tensor:
@@ -168,14 +173,18 @@ class KernelBench:
     def compile(self, point: Point) -> Timed:
         """See `Bench.compile`."""
         made = self.compiled[point] = _Compiled.of(point, self)
-        graph = made.padded(self).variant.key
+        batch = made.padded(self)
+        graph = batch.variant.key
         known = self._graphs.get(graph)
         if known is not None:  # the two kernels meet where a chunk is one block, and pairs within a variant
             return known
         before = self.kernels.compiles
         wall, spent = time.perf_counter(), process_seconds()
-        self._layer_call(made, made.padded(self), 0)
-        self._wait()
+        try:
+            self._layer_call(made, batch, 0)
+            self._wait()
+        except RuntimeError as error:
+            raise self._failed(point, error) from error
         wall, spent = time.perf_counter() - wall, process_seconds() - spent
         if self.kernels.compiles != before + 1:
             raise InternalError(f"{point}: {self.kernels.compiles - before} graphs compiled, expected one")
@@ -236,6 +245,13 @@ class KernelBench:
             part.normal_(generator=self.rng)
             made.append(part.to(self.options.device))
         return made
+
+    def _failed(self, point: Point, error: RuntimeError) -> UsageError:
+        at = f"{point.kernel} {point.num_seqs} x {point.num_blocks}"
+        return UsageError(
+            f"--compiler: found {self.options.compiler!r}, which fails on {self.options.device} at {at} "
+            f"({_first_line(error)}), expected one that compiles"
+        )
 
     def _wait(self) -> None:
         if self.options.device.type == "cuda":

@@ -107,8 +107,10 @@ class RowFile:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UsageError(f"{self.path}: found another measurement writing it, expected one") from None
+        except OSError:
+            return  # a file system without locks
 
     def _check_header(self) -> None:
         """Before anything is changed: whether the file is one of ours, with the columns that we write."""

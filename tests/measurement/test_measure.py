@@ -331,6 +331,16 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
             replace(CHUNKED, num_seqs=(4,), num_blocks=(9,)),
             "num_blocks: found 9, expected 1 to 8, the engine's limits",
         ),
+        (
+            replace(SMALL, num_kv_blocks=20),
+            replace(CHUNKED, num_seqs=(4,), num_blocks=(1, 8)),
+            "num_kv_blocks: found 20, expected more than the 32 pages that chunked 4 x 8 reads at once",
+        ),
+        (
+            replace(SMALL, num_kv_blocks=2),
+            CHUNKED,
+            "num_kv_blocks: found 2, expected a pool that some kernel fits into",
+        ),
     ],
 )
 def test_what_the_engine_cannot_run(
