@@ -4,7 +4,8 @@ The batched decode kernel of a small model is measured here (`ladder-opt measure
 and a cost model fitted to them (`ladder-opt calibrate`). With it a trace is replayed and tuned; of the steps
 of the replay, `--batches` are drawn. Then both ladders, the default ones and the plan, are taken up for real:
 
-- their variants are compiled with an empty cache, and the seconds compared with the warm-up predicted;
+- their variants are compiled, in a process of its own with an empty cache as a server's start has it, and the
+  seconds compared with the warm-up predicted;
 - every batch is padded by the builder and run by the kernel, under either pair of ladders in turns, and the
   ratio of their seconds compared with the ratio predicted.
 
@@ -14,6 +15,9 @@ the wall's scatter.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,6 +53,7 @@ ENGINE: Final = Engine(block_size=64, max_num_seqs=8, max_model_len=2048, max_nu
 SHAPE: Final = ModelShape(num_query_heads=4, num_kv_heads=2, head_size=64, layers=2)
 PAGE: Final = common.REPOSITORY / "docs" / "measure.md"
 QUANTILE: Final = 0.25
+CACHE_VARIABLE: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass
@@ -179,20 +184,35 @@ def predict(contender: Contender, cost: CostModel, batches: Sequence[Sequence[in
     )
 
 
+@dataclass(frozen=True)
+class Warmed:
+    """Ladders with their variants compiled.
+
+    Attributes:
+        padder: the builder.
+        kernels: the variants.
+        seconds: that it took, `cpu` and `wall`.
+    """
+
+    padder: BatchPadder
+    kernels: CompiledKernels
+    seconds: dict[str, float]
+
+
 class Runner:
     """Runs batches under ladders on the kernels of one model."""
 
-    def __init__(self, options: BenchOptions, seed: int) -> None:
+    def __init__(self, engine: Engine, shape: ModelShape, options: BenchOptions) -> None:
         import torch
 
         from ladder_opt.measurement.kernel_bench import KernelBench
 
-        self.options = options
-        self.bench = KernelBench(ENGINE, SHAPE, options)
-        self.rng = torch.Generator().manual_seed(seed)
+        self.engine, self.options = engine, options
+        self.bench = KernelBench(engine, shape, options)
+        self.rng = torch.Generator().manual_seed(options.seed)
 
-    def warm_up(self, contender: Contender) -> tuple[BatchPadder, CompiledKernels]:
-        """Compile all variants with an empty cache, as a server does, and note the seconds."""
+    def warm_up(self, contender: Contender) -> Warmed:
+        """Compile all variants as a server does, and note the seconds."""
         from ladder_opt.measurement.kernel_bench import process_seconds
         from ladder_opt.reference.batch import BatchPadder
         from ladder_opt.reference.compiled import CompiledKernels
@@ -201,9 +221,8 @@ class Runner:
         padder, kernels = BatchPadder(contender.bucketer), CompiledKernels(compiler=self.options.compiler)
         wall, spent = time.perf_counter(), process_seconds()
         record(padder, kernels, {self.bench.layer: LayerCache(self.bench.pages[0], self.bench.dtype)})
-        contender.warmup_wall_seconds = time.perf_counter() - wall
-        contender.warmup_seconds = process_seconds() - spent
-        return padder, kernels
+        seconds = {"cpu": process_seconds() - spent, "wall": time.perf_counter() - wall}
+        return Warmed(padder, kernels, seconds)
 
     def inputs(self, batches: Sequence[Sequence[int]]) -> list[tuple[Any, Any, Any]]:
         """For each batch its lengths, block table and query."""
@@ -211,7 +230,7 @@ class Runner:
 
         made = []
         for lengths in batches:
-            blocks = -(-max(lengths) // ENGINE.block_size)
+            blocks = -(-max(lengths) // self.engine.block_size)
             table = torch.randint(
                 1,
                 len(self.bench.pages[0]),
@@ -224,24 +243,80 @@ class Runner:
             made.append((torch.tensor(lengths, dtype=torch.int32), table, query))
         return made
 
-    def step(self, padder: BatchPadder, kernels: CompiledKernels, given: tuple[Any, Any, Any]) -> float:
+    def step(self, warmed: Warmed, given: tuple[Any, Any, Any]) -> float:
         """CPU seconds of one step's attention: padded once, every layer run."""
         lengths, table, query = given
         began = time.thread_time()
-        batch = padder.pad(table, lengths)
+        batch = warmed.padder.pad(table, lengths)
         assert batch is not None
         for pages in self.bench.pages:
-            kernels.run(batch, self.bench.layer, query, pages)
+            warmed.kernels.run(batch, self.bench.layer, query, pages)
         return time.thread_time() - began
 
 
 @contextmanager
-def fresh(options: BenchOptions) -> Iterator[None]:
-    """An empty cache of compiled kernels."""
-    from ladder_opt.measurement.kernel_bench import fresh_compiler
+def cache_folder(folder: Path) -> Iterator[None]:
+    """Inductor keeps what it compiles there."""
+    from torch._inductor.utils import clear_caches  # what it remembers of another folder
 
-    with fresh_compiler(options):
+    before = os.environ.get(CACHE_VARIABLE)
+    os.environ[CACHE_VARIABLE] = str(folder)
+    clear_caches()
+    try:
         yield
+    finally:
+        os.environ.pop(CACHE_VARIABLE)
+        if before is not None:
+            os.environ[CACHE_VARIABLE] = before
+        clear_caches()
+
+
+def warm_up_alone(contender: Contender, options: BenchOptions, folder: Path) -> None:
+    """Warm up in a process of its own with an empty cache, as a server starts; it stays in `folder`."""
+    asked = {
+        "num_seqs": contender.bucketer.ladders.num_seqs,
+        "num_blocks": contender.bucketer.ladders.num_blocks,
+        "kernel": contender.bucketer.kernel,
+        "compiler": options.compiler,
+        "seed": options.seed,
+        "engine": ENGINE.to_dict(),
+        "shape": SHAPE.to_dict(),
+    }
+    folder.mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.machine", "--warm-up-alone", json.dumps(asked)],
+        env=os.environ | {CACHE_VARIABLE: str(folder)},
+        cwd=common.REPOSITORY,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    seconds = json.loads(ended.stdout)
+    contender.warmup_seconds, contender.warmup_wall_seconds = seconds["cpu"], seconds["wall"]
+
+
+def _warm_up_asked(text: str) -> int:
+    """The other process's part."""
+    import torch
+
+    from ladder_opt.measurement.kernel_bench import compile_something
+
+    asked = json.loads(text)
+    engine, shape = Engine(**asked["engine"]), ModelShape(**asked["shape"])
+    options = _bench_options(asked["compiler"], asked["seed"])
+    torch.set_num_threads(options.threads)
+    ladders = Ladders(tuple(asked["num_seqs"]), tuple(asked["num_blocks"]))
+    contender = Contender("asked", _bucketer(ladders, asked["kernel"], engine))
+    compile_something(options)
+    print(json.dumps(Runner(engine, shape, options).warm_up(contender).seconds))
+    return 0
+
+
+def _bench_options(compiler: str, seed: int) -> BenchOptions:
+    import torch
+
+    from ladder_opt.measurement.kernel_bench import BenchOptions
+
+    return BenchOptions(device=torch.device("cpu"), compiler=compiler, threads=1, clock="cpu", seed=seed)
 
 
 def run(
@@ -259,8 +334,6 @@ def run(
     """Measure, fit, tune, and try both ladders."""
     import torch
 
-    from ladder_opt.measurement.kernel_bench import BenchOptions
-
     rows = folder / "measured.csv"
     measured = measure(rows, ENGINE, SHAPE, options=options)
     say(f"measured {len(measured.rows)} points")
@@ -276,28 +349,23 @@ def run(
         Contender("default", _bucketer(default_ladders(ENGINE), cost.kernel)),
         Contender("plan", _bucketer(plan.ladders, cost.kernel)),
     )
-    bench_options = BenchOptions(
-        device=torch.device("cpu"),
-        compiler=options.compiler,
-        threads=options.threads,
-        clock="cpu",
-        seed=options.seed,
-    )
-    runner, taken = Runner(bench_options, options.seed), []
+    bench_options = _bench_options(options.compiler, options.seed)
+    torch.set_num_threads(bench_options.threads)
+    runner, taken = Runner(ENGINE, SHAPE, bench_options), []
     for contender in contenders:
         predict(contender, cost, drawn)
-        with fresh(bench_options):
-            taken.append(runner.warm_up(contender))
+        warm_up_alone(contender, bench_options, folder / contender.name)
         say(f"warmed up {contender.name}: {contender.warmup_seconds:.1f} s of CPU")
-    with fresh(bench_options):
-        _turns(runner, contenders, taken, runner.inputs(drawn), rounds=rounds, seed=options.seed)
+        with cache_folder(folder / contender.name):
+            taken.append(runner.warm_up(contender))
+    _turns(runner, contenders, taken, runner.inputs(drawn), rounds=rounds, seed=options.seed)
     return Outcome(contenders, measured, cost, (*measured.warnings, *fitted.warnings))
 
 
 def _turns(
     runner: Runner,
     contenders: Sequence[Contender],
-    taken: Sequence[tuple[BatchPadder, CompiledKernels]],
+    taken: Sequence[Warmed],
     given: Sequence[tuple[Any, Any, Any]],
     *,
     rounds: int,
@@ -308,15 +376,15 @@ def _turns(
         seconds = np.zeros((len(contenders), len(given)))
         for at in rng.permutation(len(given)):
             for which in rng.permutation(len(contenders)):
-                padder, kernels = taken[which]
-                seconds[which, at] = runner.step(padder, kernels, given[at])
+                seconds[which, at] = runner.step(taken[which], given[at])
         if number >= 0:
             for contender, own in zip(contenders, seconds, strict=True):
                 contender.step_seconds.append(own.tolist())
 
 
-def _bucketer(ladders: Ladders, kernel: str) -> Bucketer:
-    return Bucketer(ENGINE, ladders, kv_tokens=(ENGINE.max_model_len,), query_tokens=(1,), kernel=kernel)
+def _bucketer(ladders: Ladders, kernel: str, engine: Engine | None = None) -> Bucketer:
+    engine = engine or ENGINE
+    return Bucketer(engine, ladders, kv_tokens=(engine.max_model_len,), query_tokens=(1,), kernel=kernel)
 
 
 def table_rows(outcome: Outcome) -> list[dict[str, str]]:
@@ -365,7 +433,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--warmup-within", type=float, default=0.15, help="of either warm-up [0.15]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write-doc", action="store_true", help="put the outcome into docs/measure.md")
+    parser.add_argument(
+        "--warm-up-alone", metavar="JSON", help="what the benchmark asks a process of its own"
+    )
     options = parser.parse_args(arguments)
+    if options.warm_up_alone is not None:
+        return _warm_up_asked(options.warm_up_alone)
     print(common.machine_line())
     (trace,) = common.read_traces([options.trace], options.shared).values()
     sliced = squeezed(trace, options.requests, options.span)

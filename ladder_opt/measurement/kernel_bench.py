@@ -120,13 +120,18 @@ def fresh_compiler(options: BenchOptions) -> Iterator[None]:
             tempfile.TemporaryDirectory(prefix="ladder-opt-measure-") as folder,
             torch._inductor.utils.fresh_cache(dir=folder),  # noqa: SLF001 - it has no public name
         ):
-            _compile_something(options)
+            compile_something(options)
             yield
     finally:
         torch.set_num_threads(threads)
 
 
-def _compile_something(options: BenchOptions) -> None:
+def compile_something(options: BenchOptions) -> None:
+    """The first compile of a process.
+
+    Raises:
+        UsageError: the compiler fails here.
+    """
     compiled: Any = torch.compile(_something_else, backend=options.compiler)
     try:
         compiled(torch.ones(7, 5, device=options.device))
@@ -199,16 +204,17 @@ class KernelBench:
         new_event: Any = torch.cuda.Event  # its constructor carries no types
         events = [new_event(enable_timing=True) for _ in range(3)] if cuda else []
         wall, spent = time.perf_counter(), time.thread_time()
+        stream = torch.cuda.current_stream(self.options.device) if cuda else None
         if events:
-            events[0].record()
+            events[0].record(stream)
         batch = made.padded(self)
         padded_wall, padded_spent = time.perf_counter(), time.thread_time()
         if events:
-            events[1].record()
+            events[1].record(stream)
         for at in range(self.timed_layers):
             self._layer_call(made, batch, at)
         if events:
-            events[2].record()
+            events[2].record(stream)
         self._wait()
         done_wall, done_spent = time.perf_counter(), time.thread_time()
         by_wall = self._share(padded_wall - wall, done_wall - padded_wall)
