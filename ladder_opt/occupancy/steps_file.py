@@ -102,8 +102,8 @@ def _check_real_gathers(file: TableFile) -> list[str]:
     at = int(under[0])
     return [
         (
-            f"{file.path}:{file.lines[at]}: gathers_real {real[at]:g} is less than the {least[at]:g} blocks that "
-            f"such steps hold at least, as in {len(under)} of {file.rows} rows; taken as it is"
+            f"{file.path}:{file.lines[at]}: gathers_real {real[at]:g} is less than the {least[at]:g} blocks "
+            f"that such steps hold at least, as in {len(under)} of {file.rows} rows; taken as it is"
         )
     ]
 

@@ -190,8 +190,8 @@ def test_fewer_blocks_than_sequences_are_told(tmp_path: Path) -> None:
     path = put(tmp_path, "num_seqs,num_blocks,steps,gathers_real\n8,3,1,24\n5,2,2,11\n5,1,2,0\n")
     assert read_steps(path, ENGINE).warnings == (
         (
-            f"{path}:3: gathers_real 11 is less than the 12 blocks that such steps hold at least, as in 2 of 3 "
-            "rows; taken as it is"
+            f"{path}:3: gathers_real 11 is less than the 12 blocks that such steps hold at least, as in 2 "
+            "of 3 rows; taken as it is"
         ),
     )
 

@@ -171,8 +171,9 @@ class TestCommand:
         told = capsys.readouterr()
         assert told.out == ""
         assert told.err == (
-            "ladder-opt: found no plan at any of 2 points, expected one or more: no plan for max_model_len 8: "
-            "found no request to replay (600 beyond_max_model_len), expected at least one\n"
+            "ladder-opt: found no plan at any of 2 points, expected one or more: "
+            "no plan for max_model_len 8: found no request to replay (600 beyond_max_model_len), "
+            "expected at least one\n"
         )
         assert not out.exists()
 
