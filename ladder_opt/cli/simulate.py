@@ -15,7 +15,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.files import check_output
 from ladder_opt.ladder import Ladders, default_ladders
-from ladder_opt.occupancy.replay import load_warnings, prefix_caching_notes, simulate
+from ladder_opt.occupancy.replay import load_warnings, scheduling_notes, simulate
 from ladder_opt.occupancy.sequences_file import write_sequences
 from ladder_opt.occupancy.steps_file import write_steps
 from ladder_opt.plan.plan import read_plan
@@ -85,7 +85,7 @@ def run(
     ]
     warnings += load_warnings(replay)
     notes = [note for trace in loaded for note in trace.notes]
-    warn([*notes, *prefix_caching_notes(loaded, options.scheduling)], label="note")
+    warn([*notes, *scheduling_notes(loaded, options.scheduling)], label="note")
     warn(warnings)
     if as_json:
         print_json(replay.to_dict())

@@ -290,6 +290,20 @@ def load_warnings(replay: Replay) -> list[str]:
     return [f"the engine falls behind: {ends}, {charged}; it would take about --replicas {enough} to keep up"]
 
 
+def scheduling_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
+    """What a person should know of how these traces go with the settings, a line each."""
+    inputs = traces_of(traces)
+    return [*_priority_notes(inputs, scheduling), *prefix_caching_notes(inputs, scheduling)]
+
+
+def _priority_notes(inputs: Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
+    without = sum(not trace.has_priority for trace in inputs)
+    if scheduling.policy != "priority" or not without:
+        return []
+    which = "no trace has" if without == len(inputs) else f"{without} of {len(inputs)} traces have no"
+    return [f"scheduling-policy priority: {which} priorities: requests without one have 0, and come in turn"]
+
+
 def prefix_caching_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
     """What a person should know of a replay of these traces, where it goes by their `cached_tokens`."""
     inputs = traces_of(traces)

@@ -186,6 +186,11 @@ class Trace:
         return self.arrival_seconds is not None
 
     @property
+    def has_priority(self) -> bool:
+        """Whether it says how requests are ranked."""
+        return self.priority is not None
+
+    @property
     def has_hash_ids(self) -> bool:
         """Whether it says what prompts hold."""
         return self.hash_ids is not None
