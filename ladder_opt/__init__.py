@@ -37,8 +37,12 @@ if TYPE_CHECKING:
     from ladder_opt.occupancy.sequences_file import read_sequences, write_sequences
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
     from ladder_opt.occupancy.timeline import Timeline
+    from ladder_opt.occupancy.totals import TotalsHistogram
+    from ladder_opt.occupancy.totals_file import read_totals, write_totals
+    from ladder_opt.plan.capture_sizes import CaptureOptions, CaptureSizes, capture_sizes
     from ladder_opt.plan.export import export_plan
     from ladder_opt.plan.frontier import Frontier, frontier
+    from ladder_opt.plan.gaudi import GaudiBuckets, GaudiOptions, gaudi_buckets
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
@@ -61,10 +65,14 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Bucketer": "bucketer.bucketer",
     "Calibration": "calibration.result",
+    "CaptureOptions": "plan.capture_sizes",
+    "CaptureSizes": "plan.capture_sizes",
     "CostModel": "cost.model",
     "Engine": "engine",
     "Executor": "executor",
     "Frontier": "plan.frontier",
+    "GaudiBuckets": "plan.gaudi",
+    "GaudiOptions": "plan.gaudi",
     "HashIds": "trace.table",
     "InputError": "errors",
     "InternalError": "errors",
@@ -84,6 +92,7 @@ _MODULE_OF = {
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
     "Timeline": "occupancy.timeline",
+    "TotalsHistogram": "occupancy.totals",
     "Trace": "trace.table",
     "TraceStream": "trace.stream",
     "UsageError": "errors",
@@ -91,11 +100,13 @@ _MODULE_OF = {
     "VerifyOptions": "reference.verify",
     "Workload": "solve.robust",
     "calibrate": "calibration.api",
+    "capture_sizes": "plan.capture_sizes",
     "default_ladders": "ladder",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
+    "gaudi_buckets": "plan.gaudi",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
@@ -105,6 +116,7 @@ _MODULE_OF = {
     "read_request_records": "calibration.request_records",
     "read_sequences": "occupancy.sequences_file",
     "read_steps": "occupancy.steps_file",
+    "read_totals": "occupancy.totals_file",
     "read_trace": "trace.read",
     "resolve_plan": "plan.resolve",
     "server_cost": "calibration.server_steps",
@@ -119,6 +131,7 @@ _MODULE_OF = {
     "write_plan": "plan.plan",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",
+    "write_totals": "occupancy.totals_file",
     "write_trace": "trace.parquet",
 }
 
