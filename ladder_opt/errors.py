@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+_SHORTEST_START = 3  # letters of a name that tell which one is meant
+
 
 class LadderOptError(Exception):
     """Base class of everything this package raises on purpose."""
@@ -78,7 +80,10 @@ def did_you_mean(found: object, names: Iterable[str]) -> str:
     import difflib  # noqa: PLC0415  (only for a message)
 
     by_folded = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(str(found)[:100].lower(), by_folded, n=1)
+    folded = str(found)[:100].lower()
+    near = difflib.get_close_matches(folded, by_folded, n=1)
+    if not near and len(folded) >= _SHORTEST_START:
+        near = [name for name in by_folded if name.startswith(folded)]
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
 
 

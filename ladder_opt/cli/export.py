@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ladder_opt.cli.options import completing
 from ladder_opt.cli.output import warn
 from ladder_opt.errors import UsageError, one_of
 from ladder_opt.files import check_output, write_text
@@ -99,7 +100,14 @@ class OtherEngineOptions:
 def run(
     *,
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN.json", help="The plan.")],
-    format_: Annotated[str, typer.Option("--format", help=f"One of {', '.join(_FORMATS)}.")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help=f"One of {', '.join(_FORMATS)}.",
+            autocompletion=completing(*_FORMATS),
+        ),
+    ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file in place of stdout.")] = None,
     others: OtherEngineOptions,
 ) -> int:

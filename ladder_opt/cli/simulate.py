@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ladder_opt.cli.job_options import JobOptions
-from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions
+from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions, completing
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError, one_of
@@ -52,7 +52,11 @@ def run(
     ] = None,
     ladders: Annotated[
         str,
-        typer.Option("--ladders", help="Ladders that step times come from: default, a preset, or PLAN.json."),
+        typer.Option(
+            "--ladders",
+            help="Ladders that step times come from: default, a preset, or PLAN.json.",
+            autocompletion=completing("default", *PRESETS),
+        ),
     ] = "default",
     strict: Annotated[
         bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
