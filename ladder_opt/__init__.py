@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ladder_opt._version import __version__
 
 if TYPE_CHECKING:
+    from ladder_opt import plot
     from ladder_opt.bucketer.bucketer import Bucketer
     from ladder_opt.calibration.api import calibrate
     from ladder_opt.calibration.request_records import RequestRecords, read_request_records
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
     from ladder_opt.reference.verify import Verification, VerifyOptions, verify_plan
+    from ladder_opt.report.figures import write_figures
+    from ladder_opt.report.html import write_report
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
@@ -128,20 +131,27 @@ _MODULE_OF = {
     "synthesize": "trace.synth",
     "tune": "plan.tune",
     "verify_plan": "reference.verify",
+    "write_figures": "report.figures",
     "write_plan": "plan.plan",
+    "write_report": "report.html",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",
     "write_totals": "occupancy.totals_file",
     "write_trace": "trace.parquet",
 }
 
-__all__ = [  # noqa: PLE0604 - built from the one table above
+_MODULES = ("plot",)
+
+__all__ = [  # noqa: PLE0604 - built from the tables above
     "__version__",
+    *_MODULES,
     *_MODULE_OF,
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"ladder_opt.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'ladder_opt' has no attribute {name!r}")

@@ -1,14 +1,19 @@
-"""`calibrate`: measurements of any known kind to a cost model."""
+"""`calibrate`: measurements of any known kinds to a cost model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ladder_opt.calibration.kinds import KINDS
+from ladder_opt.calibration.build import build_calibration
+from ladder_opt.calibration.kinds import KINDS, Kind
 from ladder_opt.calibration.result import Calibration, CalibrationOptions
-from ladder_opt.engine import Engine
+from ladder_opt.calibration.server_records import calibrate_request_records
+from ladder_opt.calibration.tables import TableMode
+from ladder_opt.engine import Engine, ServerEngine
 from ladder_opt.errors import InputError, UsageError
+
+REQUESTS = "request_records"
 
 
 def calibrate(
@@ -17,36 +22,67 @@ def calibrate(
     *,
     name: str = "calibrated",
     prefix_caching: bool = False,
+    layers: int | None = None,
+    graphs_per_variant: int | None = None,
+    kernel: str | None = None,
+    table: TableMode = "auto",
 ) -> Calibration:
-    """Fit a cost model to measurements of a server.
+    """Fit a cost model to measurements.
 
     Args:
-        paths: files of one kind, see `ladder_opt.calibration.kinds.KINDS`.
+        paths: files of any kinds, see `ladder_opt.calibration.kinds.KINDS`.
         engine: the limits of the engine that was measured.
         name: of the cost model.
         prefix_caching: the server caches prefixes, see `CalibrationOptions`.
+        layers: attention layers of the model, where the files do not say.
+        graphs_per_variant: graphs of a compiled variant, where it is not as the files say.
+        kernel: whose geometry rung pairs have.
+        table: measured tables in place of formulas: where these do not fit, always, or never.
 
     Raises:
-        UsageError: no file.
-        InputError: a file of no known kind, files of several kinds, or one that cannot be used.
+        UsageError: no file, or an option out of range.
+        InputError: a file of no known kind, or one that cannot be used.
 
     Example:
         >>> engine = ServerEngine(block_size=16, num_kv_blocks=2588)  # doctest: +SKIP
         >>> calibrate("requests.jsonl", engine).cost  # doctest: +SKIP
+        >>> calibrate(["measured.csv", "server.log"], Engine()).cost  # doctest: +SKIP
     """
     files = [Path(one) for one in ([paths] if isinstance(paths, str | Path) else paths)]
     if not files:
         raise UsageError("found no file, expected measurements of a server")
-    accepted = "; ".join(kind.description for kind in KINDS)
-    kinds = []
+    options = CalibrationOptions(
+        name=name,
+        prefix_caching=prefix_caching,
+        layers=layers,
+        graphs_per_variant=graphs_per_variant,
+        kernel=kernel,
+        table=table,
+    )
+    by_kind: dict[str, list[Path]] = {}
     for path in files:
-        kind = next((one for one in KINDS if one.recognises(path)), None)
-        if kind is None:
-            raise InputError("no measurements that calibrate knows", accepted, path=path)
-        kinds.append(kind)
-        if kind is not kinds[0]:
-            raise InputError(
-                f"{kind.name} beside {kinds[0].name} in {files[0]}", "files of one kind", path=path
-            )
-    options = CalibrationOptions(name=name, prefix_caching=prefix_caching)
-    return kinds[0].calibrate(files, engine, options)
+        by_kind.setdefault(kind_of(path).name, []).append(path)
+    if list(by_kind) == [REQUESTS]:
+        return calibrate_request_records(files, engine, options)
+    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
+    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    evidence = [
+        part
+        for kind in KINDS
+        if kind.name in by_kind
+        for part in kind.read(by_kind[kind.name], server, options)
+    ]
+    return build_calibration(evidence, server, options)
+
+
+def kind_of(path: Path) -> Kind:
+    """The kind of a file.
+
+    Raises:
+        InputError: it is of none.
+    """
+    found = next((one for one in KINDS if one.recognises(path)), None)
+    if found is None:
+        accepted = "; ".join(kind.description for kind in KINDS)
+        raise InputError("no measurements that calibrate knows", accepted, path=path)
+    return found

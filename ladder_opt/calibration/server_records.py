@@ -9,6 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ladder_opt.calibration.evidence import (
+    BASE,
+    PER_PREFILL_TOKEN,
+    PER_SEQ,
+    PER_SEQUENCE_GATHER,
+    Evidence,
+    ServerTerms,
+    Source,
+)
 from ladder_opt.calibration.request_records import (
     RequestRecords,
     read_request_records,
@@ -26,6 +35,12 @@ NO_PLANS = (
     "these are seconds of a server without rungs, and no compile is priced: replay with them, do not plan "
     "Spyre ladders by them"
 )
+_TERMS = {
+    "base": BASE,
+    "per_seq": PER_SEQ,
+    "per_block": PER_SEQUENCE_GATHER,
+    "per_prefill_token": PER_PREFILL_TOKEN,
+}
 _KEYS = {
     "base": ("step_seconds.base", "s"),
     "per_seq": ("replay_seconds.per_seq", "s/decode"),
@@ -47,13 +62,8 @@ def calibrate_request_records(
     Raises:
         InputError: a file that cannot be used, or was not made under these limits.
     """
-    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
-    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
-    runs = [that_fit(read_request_records(path), server, path=path) for path in paths]
+    runs, server, found = _fitted(paths, engine, options)
     scheduling = Scheduling(prefix_caching=options.prefix_caching)
-    if options.prefix_caching:
-        runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
-    found = fit_server_steps(runs, server, name=options.name, scheduling=scheduling)
     warnings = (*found.steps.warnings(), *_reproduced(runs, server, found), NO_PLANS)
     return Calibration(
         cost=found.cost.model_copy(
@@ -62,6 +72,47 @@ def calibrate_request_records(
         warnings=warnings,
         notes=tuple(note for run in runs for note in _notes(run)),
     )
+
+
+def request_evidence(
+    paths: Sequence[Path], engine: Engine, options: CalibrationOptions
+) -> Sequence[Evidence]:
+    """The same fit as evidence, to be mixed with that of other kinds.
+
+    Raises:
+        InputError: a file that cannot be used, or was not made under these limits.
+    """
+    runs, server, found = _fitted(paths, engine, options)
+    steps, warnings = found.steps, (*found.steps.warnings(), *_reproduced(runs, server, found))
+    fit = _fit_part(runs, server, found, warnings)
+    sources = [source for run in runs for source in run.trace.sources]
+    terms = ServerTerms(
+        values={_TERMS[term.name]: term.seconds for term in steps.terms},
+        draws={_TERMS[term.name]: steps.draws[:, k] for k, term in enumerate(steps.terms)},
+        parameters={_TERMS[term.name]: _parameter(term) for term in steps.terms},
+        fit={name: fit[name] for name in ("requests", "rows", "rounds", "residuals", "ranges")},
+        source=", ".join(str(path) for path in paths),
+    )
+    return [
+        Evidence(
+            server=terms,
+            sources=tuple(Source(each.path, each.sha256, each.rows, "request_records") for each in sources),
+            warnings=warnings,
+            notes=tuple(note for run in runs for note in _notes(run)),
+        )
+    ]
+
+
+def _fitted(
+    paths: Sequence[Path], engine: Engine, options: CalibrationOptions
+) -> tuple[list[RequestRecords], ServerEngine, ServerFit]:
+    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
+    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    runs = [that_fit(read_request_records(path), server, path=path) for path in paths]
+    if options.prefix_caching:
+        runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
+    scheduling = Scheduling(prefix_caching=options.prefix_caching)
+    return runs, server, fit_server_steps(runs, server, name=options.name, scheduling=scheduling)
 
 
 def _reproduced(runs: Sequence[RequestRecords], engine: ServerEngine, found: ServerFit) -> tuple[str, ...]:

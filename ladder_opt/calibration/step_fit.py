@@ -65,6 +65,7 @@ class StepFit:
         robust_r_squared: 1 - (median |residual| / median |y - median y|)^2, which outliers do not reach.
         residual_seconds: 5th, 25th, 50th, 75th and 95th percentile of measured - fitted seconds a step.
         mean_step_seconds: mean of seconds a step over rows.
+        draws: of the bootstrap, (draws, terms).
     """
 
     terms: tuple[Term, ...]
@@ -73,6 +74,7 @@ class StepFit:
     robust_r_squared: float
     residual_seconds: tuple[float, ...]
     mean_step_seconds: float
+    draws: NDArray[np.float64]
 
     def seconds_of(self, name: str) -> float:
         """A term's seconds."""
@@ -149,6 +151,7 @@ def fit_steps(
         robust_r_squared=1 - (float(np.median(np.abs(residual))) / middle) ** 2 if middle else 1.0,
         residual_seconds=tuple(float(q) for q in np.percentile(residual, (5, 25, 50, 75, 95))),
         mean_step_seconds=float(y.mean()),
+        draws=draws,
     )
 
 

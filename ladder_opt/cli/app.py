@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 
 from ladder_opt._version import __version__
-from ladder_opt.cli import calibrate, check, evaluate, export, frontier, simulate, sweep, trace, tune, verify
+from ladder_opt.cli import (
+    calibrate,
+    check,
+    evaluate,
+    export,
+    frontier,
+    report,
+    simulate,
+    sweep,
+    trace,
+    tune,
+    verify,
+)
 from ladder_opt.cli.options import command
 from ladder_opt.cli.output import one_line, say
 from ladder_opt.errors import InternalError, LadderOptError
@@ -36,6 +48,7 @@ command(app, "calibrate")(calibrate.run)
 command(app, "check")(check.run)
 command(app, "export")(export.run)
 command(app, "verify")(verify.run)
+command(app, "report")(report.run)
 app.add_typer(trace.app, name="trace")
 
 

@@ -19,7 +19,12 @@ def run(
     *,
     engine_options: EngineOptions,
     measurements: Annotated[
-        list[Path], typer.Argument(metavar="MEASUREMENTS...", help="Per-request records of a server's runs.")
+        list[Path],
+        typer.Argument(
+            metavar="MEASUREMENTS...",
+            help="Rows of ladder-opt measure, the Spyre plugin's microbenchmark, tables of pairs and seconds, "
+            "server logs, per-request records; of any kinds at once.",
+        ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The cost model: COST.json.")],
     prefix_caching: Annotated[
@@ -30,6 +35,27 @@ def run(
             "where the records do not say what they hold.",
         ),
     ] = False,
+    layers: Annotated[
+        int | None,
+        typer.Option("--layers", help="Attention layers of the model, where the files time one of them."),
+    ] = None,
+    graphs_per_variant: Annotated[
+        int | None,
+        typer.Option(
+            "--graphs-per-variant", help="Graphs of a compiled variant [as the files say, else the layers]."
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option("--kernel", help="Whose geometry rung pairs have: chunked or per_block."),
+    ] = None,
+    table: Annotated[
+        str,
+        typer.Option(
+            "--table",
+            help="Measured tables in place of formulas: auto (where these do not fit), always, never.",
+        ),
+    ] = "auto",
     name: Annotated[str, typer.Option("--name", help="Name of the cost model.")] = "calibrated",
     strict: Annotated[
         bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
@@ -38,7 +64,8 @@ def run(
 ) -> int:
     """Fit a cost model to measurements; the engine's options are the limits of the server measured.
 
-    Blocks may have any size here (16 tokens are vLLM's default on GPUs).
+    Blocks may have any size here (16 tokens are vLLM's default on GPUs). Files of several kinds give one model,
+    each term from the files that can tell it.
     """
     check_output(output, inputs=measurements)
     if engine_options.min_batched_seqs is not None:
@@ -48,7 +75,16 @@ def run(
     from ladder_opt.calibration.api import calibrate  # noqa: PLC0415  (slow to import)
 
     engine = engine_options.engine(kind=ServerEngine)
-    found = calibrate(measurements, engine, name=name, prefix_caching=prefix_caching)
+    found = calibrate(
+        measurements,
+        engine,
+        name=name,
+        prefix_caching=prefix_caching,
+        layers=layers,
+        graphs_per_variant=graphs_per_variant,
+        kernel=kernel,
+        table=table,  # type: ignore[arg-type]  # checked there
+    )
     write_text(output, json.dumps(found.cost.to_dict(), indent=2, allow_nan=False) + "\n")
     warn(found.notes, label="note")
     warn(found.warnings)

@@ -66,7 +66,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "export": (
         ("a file for vllm serve --config", "plan.json --format vllm-yaml -o serve.yaml"),
-        ("CUDA graph sizes for the same traffic", "plan.json --format vllm-capture-sizes --steps steps.csv"),
+        ("CUDA graph sizes for the traffic of the plan", "plan.json --format vllm-capture-sizes"),
         (
             "decode buckets for vllm-gaudi",
             (
@@ -75,6 +75,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
             ),
         ),
     ),
+    "report": (("a page with charts, of one file", "plan.json -o report.html"),),
     "verify": (("whether anything compiles after warm-up (needs torch)", "plan.json --compiler eager"),),
 }
 """For each command, by the words that call it: what a line is for, and what follows the command."""

@@ -138,13 +138,18 @@ def run(
 
 def _capture_sizes(plan: Plan, others: OtherEngineOptions) -> str:
     engine = plan.to_engine()
-    if not others.steps:
-        raise UsageError(
-            f"--steps: found none, expected the decode steps: a histogram that simulate wrote, or a folder "
-            f"that a server recorded (--format {CAPTURE_SIZES})"
-        )
-    recorded = read_recorded_steps([str(path) for path in others.steps], engine)
-    warn(recorded.warnings)
+    if others.steps:
+        recorded = read_recorded_steps([str(path) for path in others.steps], engine)
+        warn(recorded.warnings)
+        steps = recorded.steps
+    else:
+        of_plan = plan.to_steps()
+        if of_plan is None:
+            raise UsageError(
+                "--steps: found none, nor steps in the plan, expected decode steps: a histogram that simulate "
+                "wrote, or a folder that a server recorded"
+            )
+        steps = of_plan
     options = CaptureOptions(
         row_seconds=others.row_seconds,
         graph_seconds=others.graph_seconds,
@@ -154,7 +159,7 @@ def _capture_sizes(plan: Plan, others: OtherEngineOptions) -> str:
         restarts=_restarts(plan, others),
         compile_sizes=others.compile_sizes,
     )
-    return capture_sizes(recorded.steps, engine, options).to_yaml()
+    return capture_sizes(steps, engine, options).to_yaml()
 
 
 def _gaudi_file(plan: Plan, others: OtherEngineOptions) -> str:

@@ -19,7 +19,7 @@ from ladder_opt.cli.options import (
     StepsOptions,
     solve_options,
 )
-from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.output import exit_code, progress_bar, warn
 from ladder_opt.cli.traffic import load_traffic, span_note
 from ladder_opt.files import check_output
 from ladder_opt.plan.plan import write_plan
@@ -43,6 +43,15 @@ def run(
             "--robust", help="Least worst regret over the traces, each against its own best, not least cost."
         ),
     ] = False,
+    uncertainty: Annotated[
+        int,
+        typer.Option(
+            "--uncertainty",
+            metavar="DRAWS",
+            help="Draw as many cost models from what the cost model's fit leaves open, solve under each, and say how "
+            "sure the plan is (40 take seconds).",
+        ),
+    ] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the plan goes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> int:
@@ -57,7 +66,7 @@ def run(
     check_output(output, inputs=inputs)
     engine = engine_options.engine()
     cost = cost_options.cost()
-    options = replace(solve_options(restarts, limits), robust=robust)
+    options = replace(solve_options(restarts, limits), robust=robust, uncertainty_draws=uncertainty)
     with progress_bar() as progress:
         traffic = load_traffic(
             traces, steps, read, load, engine, engine_options=engine_options, target=limits.target
@@ -77,7 +86,7 @@ def run(
     if output is not None:
         write_plan(plan, output)
     if as_json:
-        print_json(plan.to_dict())
+        typer.echo(plan.to_json(), nl=False)
     else:
         from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
 

@@ -21,6 +21,7 @@ from ladder_opt.plan.robust import (
     workload_names,
 )
 from ladder_opt.plan.rounds import Source, Task
+from ladder_opt.plan.steps_part import cost_dict, occupancy_dict
 from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, best_absent_rung, value_rungs
 from ladder_opt.solve.problem import Limits
@@ -50,6 +51,7 @@ class Outcome:
     robust: RobustRound | None = None
     mix: SolveResult | None = None
     unseen: Task | None = None
+    uncertainty: dict[str, Any] | None = None
 
 
 def _judge(
@@ -169,6 +171,7 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 for name, each in baselines
             ],
             "warnings": warnings,
+            "uncertainty": outcome.uncertainty,
             "provenance": {
                 "version": __version__,
                 "created": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -181,6 +184,8 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "replay": replay,
                 "asked": _asked(task),
             },
+            "cost": cost_dict(task.cost),
+            "occupancy": occupancy_dict(outcome.steps),
         }
     )
 
@@ -192,6 +197,8 @@ def _asked(task: Task) -> dict[str, Any]:
         if not isinstance(options[name], str | None):
             options[name] = list(options[name])
     options.pop("time_limit_seconds")
+    if not task.options.uncertainty_draws:
+        del options["uncertainty_draws"]
     replayed = asdict(task.replay_options) if task.replays_traces else {}
     replayed.pop("executor", None)  # where it ran does not change the plan
     return {**options, **replayed, "startup_seconds": task.cost.startup_seconds_of(task.options.target)}

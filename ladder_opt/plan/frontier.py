@@ -12,6 +12,7 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
+from ladder_opt.markup import table
 from ladder_opt.occupancy.replay import load_warnings
 from ladder_opt.plan.baselines import is_within
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
@@ -20,6 +21,7 @@ from ladder_opt.plan.rounds import Progress, Source, Task, settle
 from ladder_opt.solve.api import solve_frontier_of
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.verify import check_result
+from ladder_opt.units import duration_text, hours_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _CHECKED_IN_FULL = 25  # points that the plain checker prices too; the others are priced by `price_ladders`
 _MINUTE_SECONDS = 60.0
+_ROWS_SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,24 @@ class Frontier:
         if all(price.ladders.query_lens is None for price in self.prices):
             return {}
         return {"query_lens": [" ".join(map(str, price.ladders.query_lens or ())) for price in self.prices]}
+
+    def _repr_html_(self) -> str:
+        """Its ends, knee and choice, and some points between."""
+        count = len(self)
+        spread = {round(index * (count - 1) / (_ROWS_SHOWN - 1)) for index in range(_ROWS_SHOWN)}
+        marks = {self.knee: "knee", self.chosen: "least in all"}
+        rows = [
+            (
+                marks.get(index, ""),
+                duration_text(self.prices[index].warmup_seconds),
+                hours_text(self.prices[index].step_seconds),
+                f"{self.prices[index].num_variants:,}",
+            )
+            for index in sorted(spread | set(marks))
+        ]
+        whole = "complete" if self.complete else "the best known"
+        caption = f"Frontier: {count:,} points, {whole}; {self.restarts:.4g} server starts"
+        return table(("", "warm-up", "step time", "variants"), rows, caption=caption)
 
     def best_within(self, warmup_seconds: float) -> LadderPrice | None:
         """The least step time that a warm-up allows."""

@@ -45,6 +45,7 @@ class SolveOptions:
             plugin's own, "solve" solves for them; None: "solve" where the cost model prices query padding.
         time_limit_seconds: for each solve.
         min_gain: share of the default's objective that a plan has to save to be worth adopting.
+        uncertainty_draws: cost models to draw from the fit and solve again, see `plan.uncertainty`; 0: none.
     """
 
     target: Target = "plugin"
@@ -62,6 +63,7 @@ class SolveOptions:
     query_lens: Sequence[int] | Literal["default", "solve"] | None = None
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
     min_gain: float = DEFAULT_MIN_GAIN
+    uncertainty_draws: int = 0
 
     def __post_init__(self) -> None:
         for option, found, known in (
@@ -95,6 +97,10 @@ class SolveOptions:
             )
         if self.robust and self.structure != "product":
             raise UsageError(f"--structure: found {self.structure!r}, expected 'product' with --robust")
+        if self.uncertainty_draws < 0:
+            raise UsageError(f"--uncertainty: found {self.uncertainty_draws}, expected 1 or more draws")
+        if self.uncertainty_draws and self.robust:
+            raise UsageError("--uncertainty: found with --robust, expected one of the two")
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 

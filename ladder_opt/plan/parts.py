@@ -281,6 +281,51 @@ class PlanBaseline(PlanPrice):
     within_limits: bool = True
 
 
+class PlanRungShare(Part):
+    """A rung, and the share of the draws in whose best ladders it is."""
+
+    axis: Literal["num_seqs", "num_blocks", "query_lens"]
+    rung: Rung
+    share: Amount
+
+
+class PlanBestOnAverage(Part):
+    """The ladders that cost the least on average over the draws, and what they save beside the plan."""
+
+    num_seqs: tuple[Rung, ...]
+    num_blocks: tuple[Rung, ...]
+    query_lens: tuple[Rung, ...] | None = None
+    ragged: dict[str, tuple[Rung, ...]] | None = None
+    is_plan: bool
+    saves_seconds: Number
+    saves: Number
+    status: StatusName
+
+    left_out_where_none = ("query_lens", "ragged")
+
+
+class PlanUncertainty(Part):
+    """What the cost model's own uncertainty does to the plan; see `plan.uncertainty`.
+
+    Spreads are percentiles over the draws: `gain` and `saves_seconds` against the default ladders, `regret` against
+    each draw's own best ladders.
+    """
+
+    draws: Rung
+    seed: Count
+    source: str
+    gain: dict[str, Number] | None = None
+    saves_seconds: dict[str, Number] | None = None
+    beats_default: Amount | None = None
+    regret: dict[str, Number] | None = None
+    stays_best: Amount | None = None
+    over_limits: Amount = 0.0
+    unsolved: Count = 0
+    rungs: tuple[PlanRungShare, ...] = ()
+    other_rungs: tuple[PlanRungShare, ...] = ()
+    best_on_average: PlanBestOnAverage | None = None
+
+
 class PlanInput(Part):
     """A file that the plan was made from."""
 

@@ -12,6 +12,7 @@ from ladder_opt.errors import SolveError, UsageError
 from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.replay import Replay, load_warnings
 from ladder_opt.plan.assemble import Outcome, assemble
+from ladder_opt.plan.cost_warnings import cost_warnings
 from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
@@ -24,6 +25,7 @@ from ladder_opt.plan.robust import (
     workload_names,
 )
 from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
+from ladder_opt.plan.uncertainty import assess_uncertainty
 from ladder_opt.solve.api import Structure, lower_bound
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.problem import Limits
@@ -84,6 +86,7 @@ def tune(
     notes += _unrecorded(price)
     notes += _round_warnings(last, "the cheapest stands")
     notes += _warmup_warnings(task.options, price, last.replay)
+    notes += cost_warnings(task.cost, price)
     if solved is not None and solved.status is Status.FEASIBLE:
         notes.append(
             f"not proven within {task.options.time_limit_seconds:g} s: "
@@ -104,6 +107,7 @@ def tune(
         alternative=_alternative(task, last, pins),
         unlimited=_unlimited(task, last, pins),
         holdout=None if unseen is None else try_on(unseen, ladders, pins),
+        uncertainty=_uncertainty(task, last, price, pins),
     )
     return assemble(outcome, inputs)
 
@@ -125,6 +129,7 @@ def _tune_robust(
     notes += _unrecorded(price)
     notes += _round_warnings(last, "the one of least worst regret stands")
     notes += _warmup_warnings(task.options, price, last.replay)
+    notes += cost_warnings(task.cost, price)
     if len(last.workloads) == 1:
         notes.append("--robust: one workload, so that the plan is the best for that one alone")
     if robust is not None and robust.status is Status.FEASIBLE:
@@ -198,7 +203,12 @@ def evaluate(
         lower_bound_seconds=lower_bound(steps, task.engine, task.cost, restarts=restarts, target=target),
         pins=None,
         limits=Limits(),
-        warnings=[*warnings, *_replay_warnings(replay), *_unrecorded(price)],
+        warnings=[
+            *warnings,
+            *_replay_warnings(replay),
+            *_unrecorded(price),
+            *cost_warnings(task.cost, price),
+        ],
         rounds={},
     )
     return assemble(outcome, inputs)
@@ -253,6 +263,13 @@ def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None
         return None
     free = replace(task, options=replace(task.options, guard=None))
     return free.solve(last.steps, last.replay, pins)
+
+
+def _uncertainty(task: Task, last: Round, price: LadderPrice, pins: Ladders) -> dict[str, Any] | None:
+    """What other prices of the same fit would make of it; None where it is not asked."""
+    if not task.options.uncertainty_draws or last.solved is None:
+        return None
+    return assess_uncertainty(task, last.steps, last.replay, price, pins)
 
 
 def _alternative(task: Task, last: Round, pins: Ladders) -> dict[str, Any] | None:

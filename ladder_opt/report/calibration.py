@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,6 +14,43 @@ from ladder_opt.cost.model import CostModel
 def calibration_text(cost: CostModel) -> RenderableType:
     """What a calibration found, how sure it is, and where it holds."""
     fit: dict[str, Any] = cost.fit or {}
+    return _server_text(fit) if fit.get("kind") == "request_records" else _mixed_text(cost, fit)
+
+
+def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
+    """A model of several joint fits."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("parameter", no_wrap=True)
+    for column in ("value", "95% interval", "unit"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("told by")
+    for name, one in fit["parameters"].items():
+        sure = "" if one["told_from_zero"] else ", not told from zero"
+        interval = f"{one['low']:.4g} to {one['high']:.4g}"
+        by = ", ".join(Path(path).name for path in one["told_by"])
+        table.add_row(name, f"{one['value']:.4g}", interval, one["unit"], f"{by}{sure}")
+    lines = [
+        f"kernel {cost.kernel}, {cost.graphs_per_variant} graphs a variant, {cost.startup_seconds:.4g} s of start-up",
+        "",
+        table,
+        "",
+    ]
+    for name, each in fit["residuals"].items():
+        spread = each["relative"]
+        lines.append(
+            f"{name}: {each['rows']:,} rows, R2 {each['r_squared']:.3f}; measured is from {spread['p5']:+.1%} to "
+            f"{spread['p95']:+.1%} of fitted (5th to 95th percentile), {each['largest_relative']:.0%} off at most"
+        )
+    for name, sizes in fit["range"].items():
+        spans = ", ".join(f"{what} {low:,} to {high:,}" for what, (low, high) in sizes.items())
+        lines.append(f"{name} measured at {spans}")
+    for name, one in fit["tables"].items():
+        lines.append(f"{name}: {'a table' if one['used'] else 'no table'}: {one['reason']}")
+    return Group(*lines)
+
+
+def _server_text(fit: dict[str, Any]) -> RenderableType:
+    """A server's own steps, from its requests."""
     table = Table(box=None, pad_edge=False)
     table.add_column("parameter", no_wrap=True)
     for column in ("value", "95% interval", "unit", "share"):

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
+from ladder_opt.markup import facts as fact_table
+from ladder_opt.units import duration_text
 
 BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
 
@@ -123,6 +125,20 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
+
+    def _repr_html_(self) -> str:
+        facts: list[tuple[str, object]] = [("requests", f"{len(self):,}")]
+        if self.arrival_seconds is not None:
+            facts.append(("span", duration_text(self.span_seconds)))
+        for name in ("prompt_tokens", "output_tokens"):
+            tokens = getattr(self, name)
+            if len(tokens):
+                median = float(np.median(tokens))
+                facts.append((name, f"{tokens.min():,} to {tokens.max():,}, median {median:,.0f}"))
+        facts += [(f"set aside: {reason}", f"{count:,}") for reason, count in self.set_aside.items()]
+        facts += [("file", source.path) for source in self.sources]
+        facts += [("note", note) for note in self.notes]
+        return fact_table(facts, caption="Trace")
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "set_aside": dict(self.set_aside)}  # a read-only view is not to be pickled

@@ -1,0 +1,48 @@
+"""Rows of `ladder-opt measure` as evidence: of one model, on an engine whose blocks have the size measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from ladder_opt.calibration.evidence import Evidence, Source
+from ladder_opt.calibration.measurement_rows import read_measurement_rows, samples_of
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError
+from ladder_opt.files import sha256_of
+
+KIND: Final = "measurements"
+NOISY: Final = 0.2  # relative spread of one call repeated over the run
+
+
+def read_measurements(path: str | Path, engine: Engine) -> Evidence:
+    """Read one file.
+
+    Raises:
+        InputError: rows of several models, or of blocks of another size than the engine's.
+    """
+    rows = read_measurement_rows(path)
+    for name in ("layers", "graphs", "block_size", "head_size", "num_kv_heads", "num_query_heads"):
+        found = sorted({getattr(row, name) for row in rows} - {None})
+        if len(found) > 1:
+            raise InputError(
+                f"rows of {name} {' and '.join(map(str, found))}", "rows of one model", path=path, column=name
+            )
+    sizes = {row.block_size for row in rows} - {None, engine.block_size}
+    if sizes:
+        raise InputError(
+            f"pages of {min(each for each in sizes if each)} tokens",
+            f"the engine's block_size {engine.block_size} (--block-size)",
+            path=path,
+            column="block_size",
+        )
+    noise = max((row.noise for row in rows if row.noise is not None), default=0.0)
+    return Evidence(
+        samples=samples_of(rows, source=str(path)),
+        layers=rows[0].layers,
+        graphs_per_variant=rows[0].graphs,
+        sources=(Source(str(path), sha256_of(path), len(rows), KIND),),
+        warnings=(f"{path}: the machine was not calm: one call repeated varies by {noise:.0%}",)
+        if noise > NOISY
+        else (),
+    )

@@ -1,0 +1,311 @@
+"""Server logs, with anything else in them: the lines of a warm-up, and one line for each step.
+
+Lines of the warm-up (torch-spyre/spyre-inference, `v1/attention/backends/spyre_attn.py` and
+`v1/worker/spyre_model_runner.py`), of which every worker and every layer writes its own:
+
+    Recorded A/. per-seq and C/. batched-decode attention variants in Ns     one layer's graphs, all of them
+    Recorded A/. attention variants in Ns                                    likewise, before batched decode
+    [i/n] recorded (num_seqs, blocks_per_chunk, num_chunks) in Ns            one graph, where DEBUG is logged
+    [i/n] recorded SpyreAttnBucket(num_blocks=B, padded_query_len=Q) in Ns   likewise, of the per-sequence kernel
+    Attention graph recording complete: N graphs in Ss                       all layers
+    Warmup complete in Ss for N buckets                                      the model's own graphs
+    SpyreAttnBucketer: ... num_blocks buckets [...]                          the block ladder, in later versions
+
+Lines of steps (vLLM 0.28 with `--enable-logging-iteration-details`, `v1/metrics/loggers.py`):
+
+    Iteration(i): n context requests, n context tokens, n generation requests, n generation tokens,
+        iteration elapsed time: t ms, GPU KV cache usage: u%
+
+The steps are taken as those of a server without rungs: by their own sequences, prefill tokens and, where the
+engine's `num_kv_blocks` is given, the KV blocks in use. A log may hold several server starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ladder_opt.calibration.evidence import (
+    BASE,
+    COMPILE_BASE,
+    COMPILE_PER_ITERATION,
+    COMPILE_PER_ITERATION_SQ,
+    PER_PREFILL_TOKEN,
+    PER_SEQ,
+    PER_SEQUENCE_GATHER,
+    SEQUENCE_COMPILE_BASE,
+    SEQUENCE_COMPILE_PER_ITERATION,
+    Equations,
+    Evidence,
+    Source,
+    Startup,
+)
+from ladder_opt.calibration.samples import COMPILE, Samples
+from ladder_opt.cost.geometry import KERNELS
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError, UsageError
+from ladder_opt.ladder import default_ladders, default_query_lens
+from ladder_opt.trace.readers.stored import load
+
+KIND: Final = "server_log"
+_NUMBER: Final = r"(\d+(?:\.\d+)?)"
+_RECORDED: Final = re.compile(
+    rf"Recorded (\d+)/\d+ per-seq and (\d+)/\d+ batched-decode attention variants in {_NUMBER} ?s\b"
+)
+_RECORDED_BEFORE: Final = re.compile(rf"Recorded (\d+)/\d+ attention variants in {_NUMBER} ?s\b")
+_BATCHED_VARIANT: Final = re.compile(rf"\[\d+/\d+\] recorded \((\d+), (\d+), (\d+)\) in {_NUMBER} ?s\b")
+_SEQUENCE_VARIANT: Final = re.compile(
+    rf"\[\d+/\d+\] recorded SpyreAttnBucket\(num_blocks=(\d+), padded_query_len=(\d+)\) in {_NUMBER} ?s\b"
+)
+_COMPLETE: Final = re.compile(rf"Attention graph recording complete: (\d+) graphs in {_NUMBER} ?s\b")
+_WARMUP: Final = re.compile(rf"Warmup complete in {_NUMBER} ?s for (\d+) buckets")
+_BLOCK_LADDER: Final = re.compile(r"SpyreAttnBucketer: .*num_blocks buckets \[([\d, ]+)\]")
+_NEW_START: Final = re.compile(r"vLLM API server version|Initializing a V1 LLM engine")
+_ITERATION: Final = re.compile(
+    r"Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, (\d+) generation requests, "
+    rf"(\d+) generation tokens, iteration elapsed time: {_NUMBER} ms( \(dummy\))?"
+    rf"(?:, GPU KV cache usage: {_NUMBER}%)?"
+)
+_LINES: Final = (_RECORDED, _RECORDED_BEFORE, _BATCHED_VARIANT, _COMPLETE, _ITERATION)
+_LARGEST: Final = 1 << 31
+
+
+@dataclass
+class _Start:
+    """What one server start logged; times by what took them."""
+
+    layers: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    batched: dict[tuple[int, int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    sequences: dict[tuple[int, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    complete: list[tuple[int, float]] = field(default_factory=list)
+    warmup: list[float] = field(default_factory=list)
+    num_blocks: tuple[int, ...] | None = None
+
+
+def is_server_log(path: str | Path) -> bool:
+    """Whether any line of a file is one of those above."""
+    text = _text(path)
+    return any(pattern.search(text) for pattern in _LINES)
+
+
+def read_server_log(path: str | Path, engine: Engine) -> Evidence:
+    """Read one log.
+
+    Args:
+        path: the file, plain, gzip or zstd.
+        engine: the server's limits: its default ladders are those recorded where the log does not say,
+            if their numbers of variants agree.
+
+    Raises:
+        InputError: none of the lines is there, or a time in them is 0.
+    """
+    stored = load(path)
+    lines = stored.data.decode("utf-8", "replace").splitlines()
+    starts, steps, set_aside = [_Start()], [], Counter[str]()
+    for line in lines:
+        if _NEW_START.search(line):
+            starts.append(_Start())
+        if (match := _ITERATION.search(line)) is not None:
+            row = _iteration(match, engine)
+            if isinstance(row, str):
+                set_aside[row] += 1
+            else:
+                steps.append(row)
+        else:
+            _note_warmup_line(starts[-1], line)
+    starts = [start for start in starts if start.layers or start.batched or start.complete]
+    if not starts and not steps:
+        left = ", ".join(f"{count} {reason}" for reason, count in set_aside.items()) or "no such line"
+        raise InputError(left, "warm-up lines of the Spyre plugin, or lines of iterations", path=path)
+    warmups = [_warmup_evidence(start, engine, str(path)) for start in starts]
+    notes = [f"{path}: {count} iterations set aside: {reason}" for reason, count in sorted(set_aside.items())]
+    rows = len(steps) + sum(
+        len(each.samples) + len(each.compiles) + len(each.mean_graphs) for each in warmups
+    )
+    return Evidence(
+        samples=Samples.concat([each.samples for each in warmups]),
+        steps=_step_rows(steps, str(path)),
+        compiles=tuple(part for each in warmups for part in each.compiles),
+        mean_graphs=tuple(part for each in warmups for part in each.mean_graphs),
+        startup=tuple(part for each in warmups for part in each.startup),
+        layers=next((each.layers for each in reversed(warmups) if each.layers), None),
+        graphs_per_variant=next((each.layers for each in reversed(warmups) if each.layers), None),
+        sources=(Source(str(path), stored.sha256, rows, KIND),),
+        notes=(*notes, *(note for each in warmups for note in each.notes)),
+    )
+
+
+def _text(path: str | Path) -> str:
+    return load(path).data.decode("utf-8", "replace")
+
+
+def _note_warmup_line(start: _Start, line: str) -> None:
+    if (match := _RECORDED.search(line)) is not None:
+        start.layers[int(match[1]), int(match[2])].append(float(match[3]))
+    elif (match := _RECORDED_BEFORE.search(line)) is not None:
+        start.layers[int(match[1]), 0].append(float(match[2]))
+    elif (match := _BATCHED_VARIANT.search(line)) is not None:
+        start.batched[int(match[1]), int(match[2]), int(match[3])].append(float(match[4]))
+    elif (match := _SEQUENCE_VARIANT.search(line)) is not None:
+        start.sequences[int(match[1]), int(match[2])].append(float(match[3]))
+    elif (match := _COMPLETE.search(line)) is not None:
+        start.complete.append((int(match[1]), float(match[2])))
+    elif (match := _WARMUP.search(line)) is not None:
+        start.warmup.append(float(match[1]))
+    elif (match := _BLOCK_LADDER.search(line)) is not None:
+        start.num_blocks = tuple(sorted({int(part) for part in match[1].split(",") if part.strip()}))
+
+
+def _iteration(match: re.Match[str], engine: Engine) -> tuple[float, ...] | str:
+    """(seconds, decodes, prefill tokens, blocks), or why the step is set aside."""
+    requests, tokens, decodes, decoded = (int(match[group][:12]) for group in (1, 2, 3, 4))
+    if match[6]:
+        return "dummy"
+    if decoded != decodes:
+        return "several tokens a decode"
+    if float(match[5]) <= 0 or not requests + decodes:
+        return "without time or work"
+    used = float(match[7]) / 100 if match[7] and engine.num_kv_blocks is not None else float("nan")
+    return float(match[5]) / 1e3, float(decodes), float(tokens), used * engine.usable_kv_blocks
+
+
+def _step_rows(steps: Sequence[tuple[float, ...]], path: str) -> tuple[Equations, ...]:
+    if not steps:
+        return ()
+    seconds, decodes, tokens, blocks = np.array(steps, np.float64).T
+    columns = {BASE: np.ones(len(seconds)), PER_SEQ: decodes, PER_PREFILL_TOKEN: tokens}
+    if np.isfinite(blocks).all():
+        columns[PER_SEQUENCE_GATHER] = blocks
+    return (Equations(columns, seconds, np.full(len(seconds), np.nan), path),)
+
+
+def _warmup_evidence(start: _Start, engine: Engine, path: str) -> Evidence:
+    """One start's graphs: each by itself where the log says so, else their sum over a layer."""
+    layers = _layers(start)
+    batched, sequences, notes = _single_graphs(start, path)
+    compiles, mean_graphs = list(sequences), []
+    iterations: tuple[int, ...] = tuple(sorted(key[2] for key in start.batched))
+    if not len(batched):
+        for (of_sequences, of_batches), seconds in start.layers.items():
+            known = _default_units(engine, start.num_blocks, of_sequences, of_batches)
+            if known is None:
+                count = {COMPILE_BASE: np.array([float(of_sequences + of_batches)])}
+                mean_graphs += _sums(count, seconds, path)
+            else:
+                columns, iterations = known
+                compiles += _sums(columns, seconds, path)
+    if any(of_batches == 0 for _, of_batches in start.layers) and not start.batched:
+        notes.append(f"{path}: a start that recorded no batched decode")
+    complete = max((seconds for _, seconds in start.complete), default=None)
+    graphs = max((each for _, each in start.layers), default=len(start.batched))
+    startup = Startup(
+        warmup_seconds=max(start.warmup, default=None),
+        recording_seconds=complete,
+        batched_iterations=iterations,
+        batched_graphs=graphs,
+        layers=layers or 1,
+    )
+    return Evidence(
+        samples=batched,
+        compiles=tuple(compiles),
+        mean_graphs=tuple(mean_graphs),
+        startup=(startup,),
+        layers=layers,
+        notes=tuple(notes),
+    )
+
+
+def _layers(start: _Start) -> int | None:
+    """Graphs of all layers over those of one; a layer's line is there for every worker, so lines do not say."""
+    for (of_sequences, of_batches), _ in start.layers.items():
+        for graphs, _ in start.complete:
+            each = of_sequences + of_batches
+            if each and graphs and graphs % each == 0:
+                return graphs // each
+    return None
+
+
+def _single_graphs(start: _Start, path: str) -> tuple[Samples, tuple[Equations, ...], list[str]]:
+    """The mean over layers: it is their sum that a warm-up takes, and the first may pay for others."""
+    kernel = KERNELS["chunked"]
+    keys, odd = [], 0
+    for seqs, chunk, chunks in start.batched:
+        blocks = chunk * chunks
+        if not 0 < seqs * blocks < _LARGEST or (int(kernel.entries(seqs, blocks)) // seqs, int(kernel.iterations(seqs, blocks))) != (
+            chunk,
+            chunks,
+        ):
+            odd += 1
+        else:
+            keys.append((seqs, chunk, chunks))
+    times = [np.array(start.batched[key]) for key in keys]
+    samples = Samples.of(
+        quantity=COMPILE,
+        kernel="chunked",
+        num_seqs=[key[0] for key in keys],
+        num_blocks=[key[1] * key[2] for key in keys],
+        seconds=[float(each.mean()) for each in times],
+        spread=[_spread(each.tolist()) for each in times],
+        source=path,
+    )
+    positive = samples.take(samples.seconds > 0)
+    notes = [f"{path}: {odd} variants set aside: not of the chunked kernel"] if odd else []
+    sequences = [
+        part
+        for (blocks, _), seconds in start.sequences.items()
+        for part in _sums(
+            {SEQUENCE_COMPILE_BASE: np.ones(1), SEQUENCE_COMPILE_PER_ITERATION: np.array([float(blocks)])},
+            seconds,
+            path,
+        )
+    ]
+    return positive, tuple(sequences), notes
+
+
+def _sums(columns: dict[str, np.ndarray], seconds: Sequence[float], path: str) -> list[Equations]:  # type: ignore[type-arg]
+    mean = float(np.mean(seconds))
+    if mean <= 0:
+        return []
+    return [Equations(columns, np.array([mean]), np.array([_spread(seconds)]), path)]
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    if len(seconds) < 2 or not sum(seconds):
+        return float("nan")
+    return float(np.std(seconds, ddof=1) / np.sqrt(len(seconds)) / np.mean(seconds))
+
+
+def _default_units(
+    engine: Engine, num_blocks: tuple[int, ...] | None, of_sequences: int, of_batches: int
+) -> tuple[dict[str, np.ndarray], tuple[int, ...]] | None:  # type: ignore[type-arg]
+    """Units of one layer's graphs under the default ladders; None where there would be other numbers of them."""
+    limits = {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"}
+    try:
+        spyre = Engine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    except UsageError:
+        return None
+    ladders, kernel = default_ladders(spyre), KERNELS["chunked"]
+    blocks = np.array(num_blocks or ladders.num_blocks)
+    queries = default_query_lens(spyre)
+    if not len(ladders.num_seqs) or len(blocks) * len(queries) != of_sequences:
+        return None
+    seqs, pair_blocks = (each.ravel() for each in np.meshgrid(ladders.num_seqs, blocks, indexing="ij"))
+    held = kernel.entries(seqs, pair_blocks) < spyre.num_pages
+    _, first = np.unique(kernel.variant_key(seqs, pair_blocks)[held], return_index=True)
+    iterations = kernel.iterations(seqs, pair_blocks)[held][first].astype(np.float64)
+    if len(iterations) != of_batches:
+        return None
+    columns = {
+        COMPILE_BASE: np.array([float(of_batches)]),
+        COMPILE_PER_ITERATION: np.array([iterations.sum()]),
+        COMPILE_PER_ITERATION_SQ: np.array([(iterations**2).sum()]),
+        SEQUENCE_COMPILE_BASE: np.array([float(of_sequences)]),
+        SEQUENCE_COMPILE_PER_ITERATION: np.array([float(len(queries) * blocks.sum())]),
+    }
+    return columns, tuple(int(each) for each in iterations)

@@ -1,0 +1,216 @@
+"""Measured tables in place of formulas, where the formulas do not fit.
+
+When a table. With `auto`, a table replaces a formula where both hold:
+
+* the formula misses: the 90th percentile of its relative residuals is above `MISSES` and above three times the
+  measurements' own noise (the median spread of the rows, or `ASSUMED_NOISE` where they have none);
+* a curve does better: the residuals of the monotone curve below have less than half the formula's root mean
+  square.
+
+With `always` it does whenever one can be made, with `never` not at all.
+
+Which table. Seconds grow with the work, so each curve is an isotonic regression of the measured means, joined by
+monotone cubic pieces (PCHIP), and is never continued beyond its measured ends.
+
+* Compiles: one curve over iterations for all num_seqs where that explains the rows as well as a curve for
+  each num_seqs measured does (a compile's seconds are those of its unrolled iterations); else one for each.
+* Steps: one curve over gathered pages for each num_seqs measured. Nothing is made up for other num_seqs, which
+  are then no candidates for rungs.
+
+A cost model's table is a full grid that holds the engine's limits: all num_blocks that every curve covers.
+Without the engine's own top sizes among them there is no table; `always` then is an error, `auto` a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ladder_opt.calibration.samples import Samples
+from ladder_opt.cost.geometry import Kernel, get_kernel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError
+
+TableMode = Literal["auto", "always", "never"]
+MISSES: Final = 0.2
+ASSUMED_NOISE: Final = 0.05
+SMALLEST_NUM_SEQS: Final = 4  # below, no step is batched on Spyre; the table may hold more than is asked for
+_TIMES_NOISE: Final = 3.0
+_FEWEST_POINTS: Final = 2
+_SAME_ERROR: Final = 1.25  # curves this close explain alike
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, or why there is none.
+
+    Attributes:
+        rows: (num_seqs, num_blocks, seconds), a full grid; None where the formula stays.
+        reason: in words.
+        formula_error: root mean square of the formula's relative residuals.
+        table_error: of the curves'; NaN where there is none.
+        is_refused: a table was wanted and could not be made.
+    """
+
+    rows: tuple[tuple[int, int, float], ...] | None
+    reason: str
+    formula_error: float
+    table_error: float
+    is_refused: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the cost file's `fit`."""
+        return {
+            "used": self.rows is not None,
+            "reason": self.reason,
+            "formula_relative_error": self.formula_error,
+            "relative_error": None if np.isnan(self.table_error) else self.table_error,
+        }
+
+
+class _Curve:
+    """Monotone seconds over work, within the measured range."""
+
+    def __init__(self, work: NDArray[np.int64], seconds: Floats) -> None:
+        from scipy.interpolate import PchipInterpolator  # noqa: PLC0415  (slow to import)
+        from scipy.optimize import isotonic_regression  # noqa: PLC0415
+
+        self.work, group = np.unique(work, return_inverse=True)
+        counts = np.bincount(group)
+        means = np.exp(np.bincount(group, np.log(seconds)) / counts)
+        self.seconds = isotonic_regression(means, weights=counts.astype(np.float64)).x
+        self._join = PchipInterpolator(self.work, self.seconds) if len(self.work) > 1 else None
+
+    def __call__(self, work: NDArray[np.int64]) -> Floats:
+        """Seconds; NaN outside the range."""
+        inside = (work >= self.work[0]) & (work <= self.work[-1])
+        found = np.full(work.shape, self.seconds[0]) if self._join is None else self._join(work)
+        return np.where(inside, found, np.nan)
+
+
+def choose_table(
+    samples: Samples,
+    formula: Floats,
+    engine: Engine,
+    *,
+    what: Literal["step", "compile"],
+    mode: TableMode,
+) -> Table:
+    """A table of measured pairs, if there is to be one.
+
+    Args:
+        samples: of pairs of one kernel.
+        formula: what the formula gives for them, (rows,).
+        engine: whose limits the table has to hold.
+        what: "step" seconds of whole steps, or "compile" seconds.
+        mode: when there is one.
+
+    Raises:
+        InputError: `always`, and none can be made.
+    """
+    if mode == "never" or not len(samples):
+        return Table(None, "a formula, as asked" if mode == "never" else "nothing measured", np.nan, np.nan)
+    kernel = get_kernel(samples.kernels[0])
+    residual = samples.seconds / np.maximum(formula, 1e-300) - 1
+    formula_error = _root_mean_square(residual)
+    curves = _curves(samples, kernel, what)
+    fitted = np.full(len(samples), np.nan)
+    work = _work(kernel, samples.num_seqs, samples.num_blocks, what)
+    for at, seqs in enumerate(samples.num_seqs.tolist()):
+        curve = curves.get(seqs, curves.get(0))
+        if curve is not None:
+            fitted[at] = curve(work[at : at + 1])[0]
+    known = np.isfinite(fitted)
+    table_error = _root_mean_square(samples.seconds[known] / fitted[known] - 1) if known.any() else np.nan
+    if mode == "auto":
+        spread = samples.spread[np.isfinite(samples.spread)]
+        noise = float(np.median(spread)) if len(spread) else ASSUMED_NOISE
+        high = float(np.percentile(np.abs(residual), 90))
+        if not (high > max(MISSES, _TIMES_NOISE * noise) and table_error < formula_error / 2):
+            reason = f"the formula's residuals are {formula_error:.0%} (90th percentile {high:.0%})"
+            return Table(None, reason, formula_error, table_error)
+    sizes = _sizes(curves, kernel, engine, what)
+    top = (engine.max_num_seqs, engine.max_num_blocks)
+    if top[0] not in sizes[0] or top[1] not in sizes[1]:
+        lacks = (
+            f"the measurements do not reach the engine's limits (num_seqs {top[0]}, num_blocks {top[1]}): "
+            f"they cover {_span(sizes[0])} by {_span(sizes[1])}"
+        )
+        if mode == "always":
+            raise InputError(lacks.partition(": ")[2], f"pairs up to num_seqs {top[0]}, num_blocks {top[1]}")
+        return Table(None, lacks, formula_error, table_error, is_refused=True)
+    rows = []
+    blocks = np.array(sizes[1])
+    for seqs in sizes[0]:
+        curve = curves.get(seqs) or curves[0]
+        seconds = curve(_work(kernel, np.full(len(blocks), seqs), blocks, what))
+        rows += [(seqs, int(m), float(f"{s:.6g}")) for m, s in zip(blocks, seconds, strict=True)]
+    by = "for each num_seqs measured" if 0 not in curves else "over iterations"
+    reason = (
+        f"the formula's residuals are {formula_error:.0%}, those of a monotone curve {by} {table_error:.0%}"
+    )
+    return Table(tuple(rows), reason, formula_error, table_error)
+
+
+def _curves(samples: Samples, kernel: Kernel, what: str) -> Mapping[int, _Curve]:
+    """By num_seqs; 0 stands for all of them."""
+    work = _work(kernel, samples.num_seqs, samples.num_blocks, what)
+    apart = {}
+    for seqs in np.unique(samples.num_seqs).tolist():
+        own = samples.num_seqs == seqs
+        if len(np.unique(work[own])) >= _FEWEST_POINTS:
+            apart[seqs] = _Curve(work[own], samples.seconds[own])
+    if what == "step":
+        return apart
+    together = _Curve(work, samples.seconds)
+    errors = [
+        _root_mean_square(
+            np.concatenate(
+                [
+                    samples.seconds[rows] / curve(work[rows]) - 1
+                    for rows, curve in (
+                        (samples.num_seqs == seqs, together if shared else curve)
+                        for seqs, curve in apart.items()
+                    )
+                ]
+            )
+        )
+        if apart
+        else 0.0
+        for shared in (True, False)
+    ]
+    return {0: together} if errors[0] <= max(_SAME_ERROR * errors[1], ASSUMED_NOISE) else apart
+
+
+def _work(kernel: Kernel, seqs: NDArray[np.int64], blocks: NDArray[np.int64], what: str) -> NDArray[np.int64]:
+    return kernel.gathers(seqs, blocks) if what == "step" else kernel.iterations(seqs, blocks)
+
+
+def _sizes(
+    curves: Mapping[int, _Curve], kernel: Kernel, engine: Engine, what: str
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Sizes of the largest full grid of all num_blocks that every curve covers."""
+    every = list(range(SMALLEST_NUM_SEQS, engine.max_num_seqs + 1))
+    seqs = every if 0 in curves else [each for each in sorted(curves) if each <= engine.max_num_seqs]
+    blocks = np.arange(1, engine.max_num_blocks + 1)
+    covered = np.ones(len(blocks), np.bool_)
+    for each in seqs:
+        work = _work(kernel, np.full(len(blocks), each), blocks, what)
+        covered &= np.isfinite((curves.get(each) or curves[0])(work))
+    return seqs, blocks[covered].tolist()
+
+
+def _span(sizes: Sequence[int]) -> str:
+    if not sizes:
+        return "no size"
+    return str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+
+
+def _root_mean_square(residual: Floats) -> float:
+    return float(np.sqrt(np.mean(residual**2))) if len(residual) else 0.0

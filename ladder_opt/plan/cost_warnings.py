@@ -1,0 +1,132 @@
+"""Where a plan leans on what its cost model was never measured at, or on a term that the data could not tell.
+
+A cost file's `fit` says both: `range` (for "step" and "compile" the least and the most of `num_seqs`, `num_blocks`,
+`iterations`, `gathers` among the rows; the built-in model's holds sizes for both together), and for each of its
+`parameters` whether it was `told_from_zero`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.solve.price import LadderPrice
+
+NOTICEABLE: Final = 0.05  # of the plan's step seconds, compile seconds, or cost
+_BELOW: Final = 2  # a size is too small from this factor below the least measured on
+_SIZES: Final = ("num_seqs", "num_blocks", "iterations", "gathers")
+_OF_STEPS: Final = ("num_seqs", "iterations", "gathers")
+_OF_COMPILES: Final = ("iterations",)
+Range = Mapping[str, tuple[float, float]]
+
+
+def cost_warnings(cost: CostModel, price: LadderPrice) -> list[str]:
+    """One line for each way in which priced ladders lean on what is not known."""
+    if not len(price.pair_seqs) or not cost.fit:
+        return []
+    return [*_beyond_range(cost, price), *_not_told(cost, price)]
+
+
+def fitted_range(cost: CostModel, part: str) -> Range:
+    """Sizes that a formula was fitted to; none where the fit does not say, or a table stands for it."""
+    if getattr(cost, f"{part}_table") is not None:
+        return {}
+    held = (cost.fit or {}).get("range")
+    if not isinstance(held, dict):
+        return {}
+    is_parted = isinstance(held.get("step"), dict) or isinstance(held.get("compile"), dict)
+    own = held.get(part) if is_parted else held
+    if not isinstance(own, dict):
+        return {}
+    sizes = {name: own.get(name, own.get(f"{name}_measured")) for name in _SIZES}
+    return {
+        name: (float(span[0]), float(span[1]))
+        for name, span in sizes.items()
+        if isinstance(span, list) and len(span) == 2 and all(isinstance(end, int | float) for end in span)
+    }
+
+
+def _beyond_range(cost: CostModel, price: LadderPrice) -> list[str]:
+    lines = []
+    steps = price.hits * cost.batched_step_seconds(price.pair_seqs, price.pair_blocks)
+    keys = cost.geometry.variant_key(price.pair_seqs, price.pair_blocks)
+    _, first = np.unique(keys, return_index=True)
+    compiles = np.zeros(len(steps))
+    compiles[first] = cost.variant_compile_seconds(price.pair_seqs[first], price.pair_blocks[first])
+    for part, seconds, wanted in (("step", steps, _OF_STEPS), ("compile", compiles, _OF_COMPILES)):
+        span = fitted_range(cost, part)
+        # Iterations and pages are what the formula is in; num_blocks stands for them where they are not known.
+        names = [name for name in wanted if name in span] if "iterations" in span else [*span]
+        if not names or not seconds.sum():
+            continue
+        outside = np.zeros(len(seconds), np.bool_)
+        for name in names:
+            low, high = span[name]
+            size = _size(cost, price, name)
+            outside |= (size > high) | (size * _BELOW < low)
+        share = float(seconds[outside].sum() / seconds.sum())
+        if share < NOTICEABLE:
+            continue
+        worst = int(np.argmax(np.where(outside, seconds, -1.0)))
+        spans = ", ".join(f"{name} {span[name][0]:g} to {span[name][1]:g}" for name in names)
+        lines.append(
+            f"{share:.0%} of the plan's {part} seconds are extrapolated: the cost model was fitted to {spans}, "
+            f"and rung pairs such as {price.pair_seqs[worst]} x {price.pair_blocks[worst]} lie beyond"
+        )
+    return lines
+
+
+def _size(cost: CostModel, price: LadderPrice, name: str) -> NDArray[np.int64]:
+    if name == "num_seqs":
+        return price.pair_seqs
+    if name == "num_blocks":
+        return price.pair_blocks
+    kernel = cost.geometry
+    of = kernel.iterations if name == "iterations" else kernel.gathers
+    return of(price.pair_seqs, price.pair_blocks)
+
+
+def _not_told(cost: CostModel, price: LadderPrice) -> list[str]:
+    parameters: Any = (cost.fit or {}).get("parameters")
+    if not isinstance(parameters, dict) or not price.objective_seconds:
+        return []
+    lines = []
+    for name, units in _units(cost, price).items():
+        entry = parameters.get(name)
+        if not isinstance(entry, dict) or entry.get("told_from_zero") is not False:
+            continue
+        high = entry.get("high")
+        if not isinstance(high, int | float) or high * units < NOTICEABLE * price.objective_seconds:
+            continue
+        lines.append(
+            f"{name}: the measurements could not tell it from zero; at the upper end of its interval, {high:.3g}, "
+            f"it would be {high * units / price.objective_seconds:.0%} of the plan's cost (see --uncertainty)"
+        )
+    return lines
+
+
+def _units(cost: CostModel, price: LadderPrice) -> dict[str, float]:
+    """What each term of a formula is multiplied by in the plan's cost."""
+    kernel, seqs, blocks = cost.geometry, price.pair_seqs, price.pair_blocks
+    units = {}
+    if cost.step_table is None:
+        units |= {
+            "step_seconds.base": float(price.hits.sum()),
+            "step_seconds.per_seq": float((price.hits * seqs).sum()),
+            "step_seconds.per_iteration": float((price.hits * kernel.iterations(seqs, blocks)).sum()),
+            "step_seconds.per_gather": float((price.hits * kernel.gathers(seqs, blocks)).sum()),
+        }
+    if cost.compile_table is None:
+        _, first = np.unique(kernel.variant_key(seqs, blocks), return_index=True)
+        iterations = kernel.iterations(seqs[first], blocks[first]).astype(np.float64)
+        graphs = cost.graphs_per_variant * price.restarts
+        units |= {
+            "compile_seconds.base": graphs * len(first),
+            "compile_seconds.per_iteration": graphs * float(iterations.sum()),
+            "compile_seconds.per_iteration_sq": graphs * float((iterations**2).sum()),
+        }
+    return units
