@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ladder_opt.plan.export import export_plan
     from ladder_opt.plan.frontier import Frontier, frontier
     from ladder_opt.plan.gaudi import GaudiBuckets, GaudiOptions, gaudi_buckets
+    from ladder_opt.plan.json_schemas import json_schemas
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
@@ -110,6 +111,7 @@ _MODULE_OF = {
     "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
     "gaudi_buckets": "plan.gaudi",
+    "json_schemas": "plan.json_schemas",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",

@@ -237,7 +237,10 @@ def _single_graphs(start: _Start, path: str) -> tuple[Samples, tuple[Equations, 
     keys, odd = [], 0
     for seqs, chunk, chunks in start.batched:
         blocks = chunk * chunks
-        if not 0 < seqs * blocks < _LARGEST or (int(kernel.entries(seqs, blocks)) // seqs, int(kernel.iterations(seqs, blocks))) != (
+        if not 0 < seqs * blocks < _LARGEST or (
+            int(kernel.entries(seqs, blocks)) // seqs,
+            int(kernel.iterations(seqs, blocks)),
+        ) != (
             chunk,
             chunks,
         ):

@@ -60,10 +60,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
             "requests.jsonl --engine serve.yaml -o cost.json",
         ),
     ),
-    "check": (
-        ("what a smaller engine would make of a plan", "plan.json --max-num-seqs 16"),
-        ("what a server with this file would use, and why", "--engine serve.yaml"),
-    ),
     "export": (
         ("a file for vllm serve --config", "plan.json --format vllm-yaml -o serve.yaml"),
         ("CUDA graph sizes for the traffic of the plan", "plan.json --format vllm-capture-sizes"),
@@ -74,6 +70,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
                 " --page-seconds 1e-5"
             ),
         ),
+    ),
+    "check": (
+        ("what a smaller engine would make of a plan", "plan.json --max-num-seqs 16"),
+        ("what a server with this file would use, and why", "--engine serve.yaml"),
     ),
     "report": (("a page with charts, of one file", "plan.json -o report.html"),),
     "verify": (("whether anything compiles after warm-up (needs torch)", "plan.json --compiler eager"),),

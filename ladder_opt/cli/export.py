@@ -146,8 +146,8 @@ def _capture_sizes(plan: Plan, others: OtherEngineOptions) -> str:
         of_plan = plan.to_steps()
         if of_plan is None:
             raise UsageError(
-                "--steps: found none, nor steps in the plan, expected decode steps: a histogram that simulate "
-                "wrote, or a folder that a server recorded"
+                "--steps: found none, nor steps in the plan, expected a histogram of decode steps, or a "
+                "folder that a server recorded"
             )
         steps = of_plan
     options = CaptureOptions(

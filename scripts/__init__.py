@@ -1,0 +1,1 @@
+"""Tools for the repository: its documentation."""
