@@ -5,33 +5,34 @@ round sends the same requests, at the same times, to one and then to the other, 
 requests are the first ones of the trace that fit, their arrivals squeezed into `--span`.
 
 The plan is tuned for this machine: the kernel is timed at the default ladders' variants, compiles too, and
-the cost model is fitted to them (least squares, no coefficient below 0); a step's other time is taken to be
-the same under any ladders. Predicted are the attention seconds of a decode step, by replaying the requests
-under either pair of ladders; measured is the time per output token. What of it is not attention comes from
-the measured runs with the default ladders, so the ratio predicted for the token time says something of the
-plan's runs alone.
+the cost model is fitted to them (least squares, no coefficient below 0). For the prediction the variants of
+both pairs of ladders are then timed side by side. What else a step takes, and a prefill token, comes from the
+measured rounds with the default ladders: the two numbers with which the replay of the requests gives their
+time per output token and time to first token. With the same two numbers the replay under the plan's ladders
+predicts its time per output token, queues and batch sizes included; its measured rounds are not looked at.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from benchmarks import common
-from ladder_opt.bucketer import Bucketer
-from ladder_opt.cost.model import CostModel
+from ladder_opt.bucketer import BatchedVariant, Bucketer
+from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import simulate
@@ -46,6 +47,9 @@ from tests.serving.tiny_model import VOCABULARY
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ladder_opt.reference.compiled import CompiledKernels
+    from ladder_opt.reference.recorder import Recording
+
 ENGINE: Final = Engine(
     block_size=128, max_num_seqs=8, max_model_len=2048, max_num_batched_tokens=256, num_kv_blocks=129
 )
@@ -58,6 +62,13 @@ MODEL: Final = {
     "hidden_size": 256,
 }
 _TIMED_RUNS: Final = 9
+
+
+class Times(NamedTuple):
+    """Means over requests, in seconds."""
+
+    per_output_token: float
+    to_first_token: float
 
 
 @dataclass(frozen=True)
@@ -82,8 +93,10 @@ class Contender:
     Attributes:
         name: default or plan.
         ladders: what it is to load.
-        predicted_seconds: attention seconds of a mean decode step, by the replay.
+        attention_seconds: of each rung pair, all layers, as timed by itself.
+        predicted_token_seconds: time per output token, by the replay.
         token_seconds: time per output token, each round.
+        first_token_seconds: time to first token, each round.
         cpu_seconds: CPU time of the worker per output token, each round: what other work on the machine
             disturbs least.
         report: the worker's report after the last round.
@@ -91,42 +104,74 @@ class Contender:
 
     name: str
     ladders: Ladders
-    predicted_seconds: float
+    attention_seconds: dict[tuple[int, int], float] = field(default_factory=dict)
+    predicted_token_seconds: float = math.nan
     token_seconds: list[float] = field(default_factory=list)
+    first_token_seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
 
 
-def measure(bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measured:
+class Bench:
+    """This machine's kernel, with one thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        import torch
+
+        from ladder_opt.reference.compiled import AttentionLayer
+
+        torch.set_num_threads(1)
+        self._torch, self.engine = torch, engine
+        heads, size = MODEL["num_attention_heads"], MODEL["head_dim"]
+        self.layer = AttentionLayer(heads, size, size**-0.5)
+        self.pages = torch.randn(
+            (engine.usable_kv_blocks + 1, MODEL["num_key_value_heads"], engine.block_size, 2 * size)
+        )
+
+    def record(self, bucketer: Bucketer) -> tuple[Recording, CompiledKernels]:
+        """Compile every variant of a bucketer."""
+        from ladder_opt.reference.batch import BatchPadder
+        from ladder_opt.reference.compiled import CompiledKernels
+        from ladder_opt.reference.recorder import LayerCache, record
+
+        kernels = CompiledKernels()
+        caches = {self.layer: LayerCache(self.pages, self._torch.float32)}
+        return record(BatchPadder(bucketer), kernels, caches), kernels
+
+    def time(
+        self, recorded: Sequence[tuple[Bucketer, Recording, CompiledKernels]], runs: int
+    ) -> list[dict[BatchedVariant, float]]:
+        """Seconds of a step's attention in all layers, of each recorded variant, in turns."""
+        from ladder_opt.reference.batch import BatchPadder
+
+        torch, heads, size = self._torch, MODEL["num_attention_heads"], MODEL["head_dim"]
+        runnable = []
+        for owner, (bucketer, recording, kernels) in enumerate(recorded):
+            for variant in recording.variants:
+                lengths = torch.tensor(bucketer.batched_witness(variant).kv_lens)
+                table = torch.randint(1, len(self.pages), (len(lengths), self.engine.max_num_blocks))
+                batch = BatchPadder(bucketer).pad(table, lengths)
+                assert batch is not None
+                query = torch.randn((len(lengths), heads, size))
+                runnable.append((owner, variant, kernels, (batch, self.layer, query, self.pages)))
+        seconds = np.zeros((runs, len(runnable)))
+        for run in range(runs):
+            for at, (_, _, kernels, arguments) in enumerate(runnable):
+                began = time.thread_time()  # one thread computes; other work on the machine does not count
+                kernels.run(*arguments)
+                seconds[run, at] = time.thread_time() - began
+        medians = np.median(seconds, axis=0) * MODEL["num_hidden_layers"]
+        found: list[dict[BatchedVariant, float]] = [{} for _ in recorded]
+        for (owner, variant, _, _), median in zip(runnable, medians.tolist(), strict=True):
+            found[owner][variant] = median
+        return found
+
+
+def measure(bench: Bench, bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measured:
     """Time every variant of a bucketer, in turns, and fit a cost model."""
-    import torch
-
-    from ladder_opt.reference.batch import BatchPadder
-    from ladder_opt.reference.compiled import AttentionLayer, CompiledKernels
-    from ladder_opt.reference.recorder import LayerCache, record
-
-    torch.set_num_threads(1)
-    engine = bucketer.engine
-    heads, size = MODEL["num_attention_heads"], MODEL["head_dim"]
-    layer = AttentionLayer(heads, size, size**-0.5)
-    pages = torch.randn(
-        (engine.usable_kv_blocks + 1, MODEL["num_key_value_heads"], engine.block_size, 2 * size)
-    )
-    padder, kernels = BatchPadder(bucketer), CompiledKernels()
-    recording = record(padder, kernels, {layer: LayerCache(pages, torch.float32)})
-    batches = []
-    for variant in recording.variants:
-        lengths = torch.tensor(bucketer.batched_witness(variant).kv_lens)
-        table = torch.randint(1, len(pages), (len(lengths), engine.max_num_blocks))
-        batches.append((padder.pad(table, lengths), torch.randn((len(lengths), heads, size))))
-    seconds = np.zeros((runs, len(batches)))
-    for run in range(runs):
-        for at, (batch, query) in enumerate(batches):
-            assert batch is not None
-            began = time.thread_time()  # one thread computes; other work on the machine does not count
-            kernels.run(batch, layer, query, pages)
-            seconds[run, at] = time.thread_time() - began
-    step = np.median(seconds, axis=0) * MODEL["num_hidden_layers"]
+    recording, kernels = bench.record(bucketer)
+    (timed,) = bench.time([(bucketer, recording, kernels)], runs)
+    step = np.array([timed[variant] for variant in recording.variants])
     chunks = np.array([variant.num_chunks for variant in recording.variants])
     gathers = chunks * [variant.num_seqs * variant.blocks_per_chunk for variant in recording.variants]
     compiles = np.array(recording.compile_seconds)
@@ -143,7 +188,7 @@ def measure(bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measured:
             "compile_seconds": compile_terms,
         }
     )
-    return Measured(cost, float(np.abs(fitted / step - 1).max()), len(batches))
+    return Measured(cost, float(np.abs(fitted / step - 1).max()), len(recording.variants))
 
 
 def _fit(
@@ -165,23 +210,70 @@ def slice_of(trace: Trace, requests: int, span_seconds: float) -> Trace:
     return replace(fitting, arrival_seconds=arrivals * (span_seconds / max(float(arrivals[-1]), 1e-9)))
 
 
-def attention_seconds(trace: Trace, ladders: Ladders, cost: CostModel, other_seconds: float) -> float:
-    """Attention seconds of a mean batched step of the replay, other work taking `other_seconds` a step."""
-    step = cost.step_seconds.model_copy(update={"base": cost.step_seconds.base + other_seconds})
-    timed = cost.model_copy(update={"step_seconds": step})
-    steps = simulate(trace, ENGINE, timed, ladders=ladders).steps
-    bucketer = Bucketer(ENGINE, ladders, kv_tokens=(ENGINE.max_model_len,), query_tokens=(1,))
-    total = weight = 0.0
-    for n, b, count in zip(steps.num_seqs, steps.num_blocks, steps.steps, strict=True):
-        pair = bucketer.dispatch(int(n), int(b))
-        if pair is not None:
-            total += count * float(cost.batched_step_seconds(*pair))
-            weight += count
-    return total / weight if weight else 0.0
+def bucketer_of(ladders: Ladders) -> Bucketer:
+    """What a server with these ladders dispatches by."""
+    return Bucketer(ENGINE, ladders, kv_tokens=(ENGINE.max_model_len,), query_tokens=(1,))
 
 
-def play(server: Server, trace: Trace, seed: int) -> float:
-    """Send the requests as they arrive; the mean time per output token, of requests with two or more."""
+def pair_seconds(
+    bucketer: Bucketer, timed: Mapping[BatchedVariant, float], cost: CostModel
+) -> dict[tuple[int, int], float]:
+    """Attention seconds of each rung pair: as timed, or by the fit where the pool holds no such batch."""
+    return {
+        (s, m): timed.get(bucketer.variant_of(s, m), float(cost.batched_step_seconds(s, m)))
+        for s in bucketer.ladders.num_seqs
+        for m in bucketer.ladders.num_blocks
+    }
+
+
+def replayed(trace: Trace, contender: Contender, cost: CostModel, base: float, per_token: float) -> Times:
+    """Mean time per output token and mean time to first token of the replay of the requests.
+
+    Args:
+        trace: the requests.
+        contender: its ladders, and the attention seconds of their pairs.
+        cost: whose kernel it is.
+        base: seconds of a step that are not attention of batched decodes.
+        per_token: seconds a prefill token adds.
+    """
+    timed = cost.model_copy(
+        update={
+            "step_seconds": StepSeconds(base=base),
+            "replay_seconds": ReplaySeconds(per_prefill_token=per_token),
+            "step_table": tuple(
+                (s, m, base + seconds) for (s, m), seconds in contender.attention_seconds.items()
+            ),
+        }
+    )
+    times = simulate(trace, ENGINE, timed, ladders=contender.ladders, request_times=True).request_times
+    assert times is not None
+    return Times(
+        float(np.nanmean(times.time_per_output_token_seconds)),
+        float(times.time_to_first_token_seconds.mean()),
+    )
+
+
+def fit_rest(trace: Trace, default: Contender, cost: CostModel) -> tuple[float, float]:
+    """(base, per_token) with which the replay under the default ladders gives its measured times."""
+    from scipy.optimize import least_squares
+
+    measured = np.log(
+        [statistics.median(default.token_seconds), statistics.median(default.first_token_seconds)]
+    )
+
+    def off(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        base, per_token = np.exp(logs).tolist()
+        return np.asarray(np.log(replayed(trace, default, cost, base, per_token)) - measured)
+
+    # The replay's times move in steps where a schedule changes: differences over a hundredth, several starts.
+    starts = [np.log([base, per_token]) for base in (0.01, 0.03) for per_token in (1e-4, 3e-4)]
+    fits = [least_squares(off, start, diff_step=[0.01]) for start in starts]
+    base, per_token = np.exp(min(fits, key=lambda fit: float(fit.cost)).x).tolist()
+    return base, per_token
+
+
+def play(server: Server, trace: Trace, seed: int) -> Times:
+    """Send the requests as they arrive; how long their tokens took."""
     rng = np.random.default_rng(seed)
     requests = [
         Request(tuple(rng.integers(3, VOCABULARY, prompt).tolist()), int(output))
@@ -189,15 +281,18 @@ def play(server: Server, trace: Trace, seed: int) -> float:
     ]
     assert trace.arrival_seconds is not None
     answers = server.complete_all(requests, gap_seconds=np.diff(trace.arrival_seconds).tolist())
-    return token_seconds(answers)
+    return times_of(answers)
 
 
-def token_seconds(answers: Sequence[Answer]) -> float:
-    """Mean over requests of the time between tokens."""
-    return statistics.fmean(
-        (answer.last_token_at - answer.first_token_at) / (len(answer.tokens) - 1)
-        for answer in answers
-        if len(answer.tokens) > 1
+def times_of(answers: Sequence[Answer]) -> Times:
+    """Means over requests."""
+    return Times(
+        statistics.fmean(
+            (answer.last_token_at - answer.first_token_at) / (len(answer.tokens) - 1)
+            for answer in answers
+            if len(answer.tokens) > 1
+        ),
+        statistics.fmean(answer.first_token_at - answer.asked_at for answer in answers),
     )
 
 
@@ -210,10 +305,7 @@ def make_contenders(trace: Trace, measured: Measured, other_seconds: float) -> t
     )
     options = SolveOptions(max_variants=measured.variants, restarts=0.0)
     plan = tune(trace, timed, engine=ENGINE, options=options)
-    return [
-        Contender(name, ladders, attention_seconds(trace, ladders, measured.cost, other_seconds))
-        for name, ladders in (("default", default), ("plan", plan.ladders))
-    ], plan
+    return [Contender("default", default), Contender("plan", plan.ladders)], plan
 
 
 def run(
@@ -228,8 +320,13 @@ def run(
         capture_output=True,
     )
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "measured")
-    measured = measure(Bucketer.from_engine(ENGINE))
+    bench = Bench(ENGINE)
+    measured = measure(bench, bucketer_of(default_ladders(ENGINE)))
     contenders, plan = make_contenders(trace, measured, other_seconds)
+    bucketers = [bucketer_of(contender.ladders) for contender in contenders]
+    timed = bench.time([(each, *bench.record(each)) for each in bucketers], _TIMED_RUNS)
+    for contender, bucketer, seconds in zip(contenders, bucketers, timed, strict=True):
+        contender.attention_seconds = pair_seconds(bucketer, seconds, measured.cost)
     write_plan(plan, folder / "plan.json")
     with ExitStack() as up:
         servers = []
@@ -253,25 +350,29 @@ def run(
         for number in range(rounds):
             for contender, server in zip(contenders, servers, strict=True):
                 before = server.report()["cpu_seconds"]
-                contender.token_seconds.append(play(server, trace, number))
+                times = play(server, trace, number)
+                contender.token_seconds.append(times.per_output_token)
+                contender.first_token_seconds.append(times.to_first_token)
                 spent = server.report()["cpu_seconds"] - before
                 contender.cpu_seconds.append(spent / int(trace.output_tokens.sum()))
                 if progress:
                     print(f"round {number + 1}, {contender.name}: {contender.token_seconds[-1] * 1e3:.1f} ms")
         for contender, server in zip(contenders, servers, strict=True):
             contender.report = server.report()
+    rest = fit_rest(trace, contenders[0], measured.cost)
+    for contender in contenders:
+        contender.predicted_token_seconds = replayed(trace, contender, measured.cost, *rest).per_output_token
     return contenders, measured
 
 
 def rows(contenders: Sequence[Contender]) -> list[dict[str, str]]:
     """The table: one row for each server."""
     default = contenders[0]
-    other = statistics.median(default.token_seconds) - default.predicted_seconds
     table = []
     for contender in contenders:
         ratios = _ratios(contender.token_seconds, default.token_seconds)
         cpu_ratios = _ratios(contender.cpu_seconds, default.cpu_seconds)
-        predicted = (other + contender.predicted_seconds) / (other + default.predicted_seconds)
+        predicted = contender.predicted_token_seconds / default.predicted_token_seconds
         table.append(
             {
                 "ladders": contender.name,
@@ -281,7 +382,7 @@ def rows(contenders: Sequence[Contender]) -> list[dict[str, str]]:
                 "warm-up": f"{contender.report['warmup_seconds']:.0f} s",
                 "late compiles": str(contender.report["compiles_since"]),
                 "ms/token": f"{statistics.median(contender.token_seconds) * 1e3:.1f}",
-                "attention ms/step": f"{contender.predicted_seconds * 1e3:.1f}",
+                "predicted": f"{contender.predicted_token_seconds * 1e3:.1f}",
                 "ratio, predicted": f"{predicted:.3f}",
                 "ratio, measured": f"{statistics.median(ratios):.3f}",
                 "lowest to highest": f"{min(ratios):.3f} to {max(ratios):.3f}",
@@ -319,7 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(common.text_table(table))
     print(
         f"cost model fitted to {measured.variants} variants, relative error {measured.worst_error:.0%} at "
-        "most; times other than attention: from the default's rounds"
+        "most; what is not attention: from the default's rounds"
     )
     common.write_json(
         options.json,

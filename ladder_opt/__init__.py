@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
     from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
+    from ladder_opt.monitor.drift import drift
+    from ladder_opt.monitor.history import append_history, history_record, read_drift_history
+    from ladder_opt.monitor.prices import Measured
+    from ladder_opt.monitor.result import Drift
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.record_file import read_recorded_steps
     from ladder_opt.occupancy.replay import Replay, simulate
@@ -72,6 +76,7 @@ _MODULE_OF = {
     "CaptureOptions": "plan.capture_sizes",
     "CaptureSizes": "plan.capture_sizes",
     "CostModel": "cost.model",
+    "Drift": "monitor.result",
     "Engine": "engine",
     "Executor": "executor",
     "Frontier": "plan.frontier",
@@ -83,6 +88,7 @@ _MODULE_OF = {
     "LadderOptError": "errors",
     "Ladders": "ladder",
     "Limits": "solve.problem",
+    "Measured": "monitor.prices",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -103,19 +109,23 @@ _MODULE_OF = {
     "Verification": "reference.verify",
     "VerifyOptions": "reference.verify",
     "Workload": "solve.robust",
+    "append_history": "monitor.history",
     "calibrate": "calibration.api",
     "capture_sizes": "plan.capture_sizes",
     "default_ladders": "ladder",
+    "drift": "monitor.drift",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
     "gaudi_buckets": "plan.gaudi",
     "json_schemas": "plan.json_schemas",
+    "history_record": "monitor.history",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
+    "read_drift_history": "monitor.history",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",

@@ -349,14 +349,25 @@ def test_serve_plans_with_what_it_measured() -> None:
     assert [contender.name for contender in contenders] == ["default", "plan"]
     assert contenders[1].ladders == plan.ladders
     assert plan.result.num_variants <= 10
-    assert contenders[1].predicted_seconds < contenders[0].predicted_seconds
+    for contender in contenders:
+        bucketer = serve.bucketer_of(contender.ladders)
+        contender.attention_seconds = serve.pair_seconds(bucketer, {}, measured.cost)
+    default, tuned = contenders
+    truth = serve.replayed(sliced, default, measured.cost, 0.03, 2e-4)
+    default.token_seconds, default.first_token_seconds = [truth.per_output_token], [truth.to_first_token]
+    base, per_token = serve.fit_rest(sliced, default, measured.cost)
+    found = serve.replayed(sliced, default, measured.cost, base, per_token)
+    assert found == pytest.approx(truth, rel=1e-3)
     for contender, token_seconds in zip(contenders, ([0.1, 0.2], [0.09, 0.16]), strict=True):
+        times = serve.replayed(sliced, contender, measured.cost, base, per_token)
+        contender.predicted_token_seconds = times.per_output_token
         contender.token_seconds = contender.cpu_seconds = token_seconds
         contender.report = {"recorded": [1, 2], "warmup_seconds": 3.0, "compiles_since": 0}
-    default, tuned = serve.rows(contenders)
-    assert (default["ratio, predicted"], default["ratio, measured"]) == ("1.000", "1.000")
-    assert tuned["ratio, measured"] == tuned["ratio of CPU"] == "0.850"
-    assert float(tuned["ratio, predicted"]) < 1
+    assert tuned.predicted_token_seconds < default.predicted_token_seconds
+    rows = serve.rows(contenders)
+    assert (rows[0]["ratio, predicted"], rows[0]["ratio, measured"]) == ("1.000", "1.000")
+    assert rows[1]["ratio, measured"] == rows[1]["ratio of CPU"] == "0.850"
+    assert float(rows[1]["ratio, predicted"]) < 1
 
 
 def test_serve_fits_what_was_made_by_the_formula() -> None:
@@ -370,8 +381,8 @@ def test_serve_fits_what_was_made_by_the_formula() -> None:
 
 def test_serve_times_tokens_by_request() -> None:
     answers = [
-        Answer([1, 2, 3], 10.0, 10.4),
-        Answer([1], 5.0, 5.0),
-        Answer([1, 2], 7.0, 7.6),
+        Answer([1, 2, 3], 9.0, 10.0, 10.4),
+        Answer([1], 5.0, 5.0, 5.0),
+        Answer([1, 2], 6.5, 7.0, 7.6),
     ]
-    assert serve.token_seconds(answers) == pytest.approx((0.2 + 0.6) / 2)
+    assert serve.times_of(answers) == pytest.approx(((0.2 + 0.6) / 2, 0.5))

@@ -35,6 +35,7 @@ STAGES = (
     "occupancy",
     "solve",
     "plan",
+    "monitor",
     "bucketer",
     "plot",
     "report",

@@ -14,6 +14,7 @@ from ladder_opt._version import __version__
 from ladder_opt.cli import (
     calibrate,
     check,
+    drift,
     evaluate,
     export,
     frontier,
@@ -48,6 +49,7 @@ command(app, "calibrate")(calibrate.run)
 command(app, "check")(check.run)
 command(app, "export")(export.run)
 command(app, "verify")(verify.run)
+command(app, "drift")(drift.run)
 command(app, "report")(report.run)
 app.add_typer(trace.app, name="trace")
 

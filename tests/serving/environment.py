@@ -33,6 +33,6 @@ def environment(inductor_cache: Path, **more: str) -> dict[str, str]:
     }
 
 
-def python(module: str, *arguments: object) -> list[str]:
-    """A command that runs a module."""
-    return [sys.executable, "-m", module, *(str(argument) for argument in arguments)]
+def python(module: str, *arguments: object, interpreter: Path | None = None) -> list[str]:
+    """A command that runs a module, with this interpreter or another."""
+    return [str(interpreter or sys.executable), "-m", module, *(str(argument) for argument in arguments)]

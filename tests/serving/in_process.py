@@ -3,7 +3,8 @@
     python -m tests.serving.in_process < JOB > RESULT
 
 JOB: {"engine": arguments of vllm.LLM, "requests": [[[prompt token ids], new tokens], ...]}.
-RESULT: {"tokens": [[...], ...], "report": the worker's report, null without the reference backend}.
+RESULT: {"tokens": [[...], ...], "report": the worker's report, null without the reference backend, "modules":
+names of the modules loaded}.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     )
     worker = engine.llm_engine.model_executor.driver_worker.worker
     report = getattr(worker, "ladder_opt_report", lambda: None)()
-    return {"tokens": [list(output.outputs[0].token_ids) for output in outputs], "report": report}
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    return {"tokens": tokens, "report": report, "modules": sorted(sys.modules)}
 
 
 if __name__ == "__main__":

@@ -42,11 +42,13 @@ class Answer:
 
     Attributes:
         tokens: the tokens generated.
+        asked_at: when the request was sent, seconds since the epoch.
         first_token_at: when the first one came, seconds since the epoch.
         last_token_at: when the last one came.
     """
 
     tokens: list[int]
+    asked_at: float
     first_token_at: float
     last_token_at: float
 
@@ -63,6 +65,7 @@ class Server:
         arguments: dict[str, Any],
         additional_config: dict[str, Any],
         variables: dict[str, str] | None = None,
+        interpreter: Path | None = None,
     ) -> None:
         self.log = folder / "server.log"
         with socket.socket() as free:
@@ -76,7 +79,7 @@ class Server:
                 options.append(f"--{flag}" if value else f"--no-{flag}")
             else:
                 options += [f"--{flag}", value]
-        self._command = python("vllm.entrypoints.cli.main", *options)
+        self._command = python("vllm.entrypoints.cli.main", *options, interpreter=interpreter)
         self._environment = environment(inductor_cache, VLLM_SERVER_DEV_MODE="1", **(variables or {}))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -127,7 +130,7 @@ class Server:
             "stream": True,
         }
         tokens: list[int] = []
-        first_token_at = last_token_at = 0.0
+        asked_at, first_token_at, last_token_at = time.time(), 0.0, 0.0
         with self._post("/v1/completions", asked) as reply:
             if accepted is not None:
                 accepted.set()
@@ -140,7 +143,7 @@ class Server:
                     last_token_at = time.time()
                     first_token_at = first_token_at or last_token_at
                 tokens += new
-        return Answer(tokens, first_token_at, last_token_at)
+        return Answer(tokens, asked_at, first_token_at, last_token_at)
 
     def complete_in_order(self, requests: Sequence[Request]) -> list[Answer]:
         """Greedy tokens of requests in flight together, each sent after the server has taken the last.
