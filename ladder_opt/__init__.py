@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
     from ladder_opt.executor import Executor
     from ladder_opt.ladder import Ladders, default_ladders
+    from ladder_opt.measurement.api import Measurements, measure
+    from ladder_opt.measurement.model_shape import ModelShape, read_model_shape
+    from ladder_opt.measurement.options import MeasureOptions
     from ladder_opt.monitor.drift import drift
     from ladder_opt.monitor.history import append_history, history_record, read_drift_history
     from ladder_opt.monitor.prices import Measured
@@ -89,6 +92,9 @@ _MODULE_OF = {
     "Ladders": "ladder",
     "Limits": "solve.problem",
     "Measured": "monitor.prices",
+    "MeasureOptions": "measurement.options",
+    "Measurements": "measurement.api",
+    "ModelShape": "measurement.model_shape",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -121,11 +127,13 @@ _MODULE_OF = {
     "gaudi_buckets": "plan.gaudi",
     "json_schemas": "plan.json_schemas",
     "history_record": "monitor.history",
+    "measure": "measurement.api",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
     "read_drift_history": "monitor.history",
+    "read_model_shape": "measurement.model_shape",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",

@@ -1,4 +1,4 @@
-"""From evidence to a cost model whose `fit` says where each number comes from, how sure it is and where it holds."""
+"""From evidence to a cost model whose `fit` says where each number comes from, and how sure it is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ladder_opt.calibration.evidence import (
 )
 from ladder_opt.calibration.result import Calibration, CalibrationOptions
 from ladder_opt.calibration.samples import STEP, Samples
-from ladder_opt.calibration.tables import Table, choose_table
+from ladder_opt.calibration.tables import Table, TableMode, choose_table
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
@@ -57,12 +57,12 @@ NO_SMALL_STEPS: Final = (
     "replay_seconds.per_sequence_gather was not measured: steps that are not batched take the base alone"
 )
 LIKE_BATCHED: Final = (
-    "compile_seconds: the logs cannot tell graphs of the per-sequence kernel from batched ones, and take both to "
-    "cost the same"
+    "compile_seconds: the logs cannot tell graphs of the per-sequence kernel from batched ones; both are "
+    "taken to cost the same"
 )
 MEAN_GRAPH: Final = (
-    "compile_seconds: the logs hold sums over graphs of unknown sizes, so that every graph is taken to cost the "
-    "same; log at DEBUG, or name the server's limits, to tell them apart"
+    "compile_seconds: the logs hold sums over graphs of unknown sizes, so that every graph is taken to cost "
+    "the same; log at DEBUG, or name the server's limits, to tell them apart"
 )
 
 
@@ -127,9 +127,7 @@ def build_calibration(
     steps, step_fit = _steps(evidence, samples, layers, server, draft)
     compile_fit = _compiles(evidence, samples, draft)
     startup = _startup(evidence, compile_fit)
-    step_table, compile_table, tables = _tables(
-        samples, (step_fit, compile_fit), draft, engine, graphs, options
-    )
+    tables = _tables(samples, (step_fit, compile_fit), draft, engine, graphs=graphs, mode=options.table)
     if compile_fit is None:
         draft.warnings.append(NO_COMPILES)
     fit = {
@@ -160,7 +158,8 @@ def build_calibration(
     return Calibration(
         cost=CostModel.model_validate(
             _model(draft, options.name, kernel, graphs, startup)
-            | {"step_table": step_table, "compile_table": compile_table, "fit": fit}
+            | {f"{name}_table": table.rows for name, table in tables.items()}
+            | {"fit": fit}
         ),
         warnings=tuple(draft.warnings),
         notes=(*(note for each in evidence for note in each.notes), *notes),
@@ -324,16 +323,17 @@ def _tables(
     fits: tuple[PartFit | None, PartFit | None],
     draft: _Draft,
     engine: Engine,
+    *,
     graphs: int,
-    options: CalibrationOptions,
-) -> tuple[Any, Any, dict[str, Table]]:
+    mode: TableMode,
+) -> dict[str, Table]:
     """Tables in place of the formulas, where there are to be any."""
     tables: dict[str, Table] = {}
     pairs = samples.take(~combine.is_compile(samples))
     if fits[0] is not None and len(pairs):
         whole = _as_whole_steps(pairs, draft, fits[0])
         formula = _step_formula(whole, draft)
-        tables["step"] = choose_table(whole, formula, engine, what="step", mode=options.table)
+        tables["step"] = choose_table(whole, formula, engine, what="step", mode=mode)
     compiled = samples.take(combine.is_compile(samples))
     if fits[1] is not None and len(compiled):
         iterations = get_kernel(compiled.kernels[0]).iterations(compiled.num_seqs, compiled.num_blocks)
@@ -347,7 +347,7 @@ def _tables(
             graphs * one_graph,
             engine,
             what="compile",
-            mode=options.table,
+            mode=mode,
         )
         tables["compile"] = table
     for name, table in tables.items():
@@ -358,7 +358,7 @@ def _tables(
             )
     if all(table.rows is not None for table in tables.values()) and len(tables) > 1:
         _check_common_sizes(tables, engine)
-    return *(tables[name].rows if name in tables else None for name in ("step", "compile")), tables
+    return tables
 
 
 def _check_common_sizes(tables: Mapping[str, Table], engine: Engine) -> None:

@@ -2,15 +2,17 @@
 
 Two joint fits (`term_fit`), and what a server's own steps say beside them:
 
-* **Steps.** Rows of whole steps and rows of the attention kernel alone share `per_iteration` and `per_gather`;
-  what an attention call takes besides is a term of its own, since a whole step's `base` and `per_seq` hold it.
-* **Compiles.** One graph each, or sums over graphs: `base`, `per_iteration`, `per_iteration_sq`, and likewise of the
-  per-sequence kernel where a log holds it.
+* **Steps.** Rows of whole steps and rows of the attention kernel alone share `per_iteration` and
+  `per_gather`; what an attention call takes besides is a term of its own, since a whole step's `base` and
+  `per_seq` hold it.
+* **Compiles.** One graph each, or sums over graphs: `base`, `per_iteration`, `per_iteration_sq`, and likewise
+  of the per-sequence kernel where a log holds it.
 * **A server.** `base`, `per_seq`, `per_sequence_gather`, `per_prefill_token` from lines of iterations or from
   requests; lines of iterations count where there are both, since they time steps one by one.
 
 `base` and `per_seq` come from rows of whole steps where there are any, else from a server, else from the
-attention kernel, with a warning. Terms that the rows cannot tell from a mix of the others are left at 0, told.
+attention kernel, with a warning. Terms that the rows cannot tell from a mix of the others are left at 0,
+told.
 """
 
 from __future__ import annotations
@@ -132,8 +134,8 @@ class PartFit:
                 lines.append(f"{term.name}: the data cannot tell it from zero {interval}")
             elif term.moves_with_others:
                 lines.append(
-                    f"{term.name}: moves with the other terms here (R2 {term.explained_by_others:.2f}), so that "
-                    "only their sum is sure"
+                    f"{term.name}: moves with the other terms here (R2 {term.explained_by_others:.2f}), so "
+                    "that only their sum is sure"
                 )
         return lines
 
@@ -148,7 +150,7 @@ def fit_equations(rows: Sequence[Equations], *, seed: int) -> PartFit:
 
 
 def _tellable(columns: Mapping[str, Floats], seconds: Floats) -> tuple[dict[str, Floats], tuple[str, ...]]:
-    """The columns that are independent of those before them; at least a row more than columns, if possible."""
+    """The columns that are independent of those before them, fewer than rows where there are any."""
     kept: dict[str, Floats] = {}
     left_out = []
     for name, column in columns.items():

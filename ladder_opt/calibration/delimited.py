@@ -1,4 +1,4 @@
-"""Tables of measurements as text: named cells with their place, so that a fault says file, line and column."""
+"""Tables of measurements as text: cells by name, with their place for messages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What files of measurements say, whatever kind they are of: the common ground on which kinds are mixed.
 
-A file's reader gives `Evidence`: samples of rung pairs, or equations (rows of units of named terms that took so
-many seconds together, where a row is no single pair), or the fit of a server's requests. `combine` makes one
-cost model of all of it. Names of terms are key paths of the cost file; those of `NUISANCES` are fitted beside
-them and are no part of the model.
+A file's reader gives `Evidence`: samples of rung pairs, or equations (rows of units of named terms that took
+so many seconds together, where a row is no single pair), or the fit of a server's requests. `combine` makes
+one cost model of all of it. Names of terms are key paths of the cost file; those of `NUISANCES` are fitted
+beside them and are no part of the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEQUENCE_COMPILE_BASE: Final = "per_sequence.compile_seconds.base"
 SEQUENCE_COMPILE_PER_ITERATION: Final = "per_sequence.compile_seconds.per_iteration"
 REPLAY_PER_SEQ: Final = "replay_seconds.per_seq"
 PER_SEQUENCE_GATHER: Final = "replay_seconds.per_sequence_gather"
-PER_PREFILL_TOKEN: Final = "replay_seconds.per_prefill_token"
+PER_PREFILL_TOKEN: Final = "replay_seconds.per_prefill_token"  # noqa: S105 - a token of text
 STARTUP: Final = "startup_seconds"
 ATTENTION_CALL: Final = "attention.call"  # of the batched kernel, all layers: in a whole step's base
 ATTENTION_PER_SEQ: Final = "attention.per_seq"  # likewise in a whole step's per_seq

@@ -1,7 +1,7 @@
 """The kinds of measurement files that `calibrate` takes: one reader each, tried in order.
 
-Another kind is another `Kind` here: whether a file is of it, and a function from its files to `Evidence`. Files
-of several kinds may be mixed.
+Another kind is another `Kind` here: whether a file is of it, and a function from its files to `Evidence`.
+Files of several kinds may be mixed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of `ladder-opt measure` as evidence: of one model, on an engine whose blocks have the size measured."""
+"""Rows of `ladder-opt measure` as evidence: of one model, with the engine's block size."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Columns (names are taken in any case, with spaces or dashes for underscores): `num_seqs` and `num_blocks`, the
 rung pair; `seconds`, of a whole decode step padded to it (`step_seconds`, `ms` and `step_ms` will do); and
-`compile_seconds`, of the whole variant, all its graphs (`compile_ms` will do); one of the two times at least. `kernel`
-may say whose geometry the pair has. Other columns are told and left aside.
+`compile_seconds`, of the whole variant, all its graphs (`compile_ms` will do); one of the two times at
+least. `kernel` may say whose geometry the pair has. Other columns are told and left aside.
 """
 
 from __future__ import annotations

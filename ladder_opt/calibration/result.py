@@ -17,11 +17,12 @@ class CalibrationOptions:
 
     Attributes:
         name: of the cost model.
-        prefix_caching: the server caches prefixes, as `vllm serve` does unless told otherwise. Prompts are taken
-            as distinct where the records do not say what they hold.
+        prefix_caching: the server caches prefixes, as `vllm serve` does unless told otherwise. Prompts are
+            taken as distinct where the records do not say what they hold.
         layers: attention layers of the model, where the files time one of them and do not say.
         graphs_per_variant: graphs of a compiled variant; None: as the files say, else as many as layers.
-        kernel: whose geometry rung pairs have where a file does not say; of files that do, its rows alone count.
+        kernel: whose geometry rung pairs have where a file does not say; of files that do, its rows alone
+            count.
         table: whether measured tables take the formulas' place, see `calibration.tables`.
     """
 

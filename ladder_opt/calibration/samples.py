@@ -1,4 +1,4 @@
-"""Measured seconds of rung pairs, whatever file they come from: what the fits of padded steps and compiles read."""
+"""Measured seconds of rung pairs, whatever file they come from."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ Lines of the warm-up (torch-spyre/spyre-inference, `v1/attention/backends/spyre_
     Recorded A/. per-seq and C/. batched-decode attention variants in Ns     one layer's graphs, all of them
     Recorded A/. attention variants in Ns                                    likewise, before batched decode
     [i/n] recorded (num_seqs, blocks_per_chunk, num_chunks) in Ns            one graph, where DEBUG is logged
-    [i/n] recorded SpyreAttnBucket(num_blocks=B, padded_query_len=Q) in Ns   likewise, of the per-sequence kernel
+    [i/n] recorded SpyreAttnBucket(num_blocks=B, padded_query_len=Q) in Ns   of the per-sequence kernel
     Attention graph recording complete: N graphs in Ss                       all layers
     Warmup complete in Ss for N buckets                                      the model's own graphs
-    SpyreAttnBucketer: ... num_blocks buckets [...]                          the block ladder, in later versions
+    SpyreAttnBucketer: ... num_blocks buckets [...]                          the block ladder, in later ones
 
 Lines of steps (vLLM 0.28 with `--enable-logging-iteration-details`, `v1/metrics/loggers.py`):
 
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ladder_opt.calibration.evidence import (
     BASE,
@@ -222,8 +223,8 @@ def _warmup_evidence(start: _Start, engine: Engine, path: str) -> Evidence:
 
 
 def _layers(start: _Start) -> int | None:
-    """Graphs of all layers over those of one; a layer's line is there for every worker, so lines do not say."""
-    for (of_sequences, of_batches), _ in start.layers.items():
+    """Graphs of all layers over those of one: a layer has lines of every worker."""
+    for of_sequences, of_batches in start.layers:
         for graphs, _ in start.complete:
             each = of_sequences + of_batches
             if each and graphs and graphs % each == 0:
@@ -233,20 +234,13 @@ def _layers(start: _Start) -> int | None:
 
 def _single_graphs(start: _Start, path: str) -> tuple[Samples, tuple[Equations, ...], list[str]]:
     """The mean over layers: it is their sum that a warm-up takes, and the first may pay for others."""
-    kernel = KERNELS["chunked"]
     keys, odd = [], 0
     for seqs, chunk, chunks in start.batched:
         blocks = chunk * chunks
-        if not 0 < seqs * blocks < _LARGEST or (
-            int(kernel.entries(seqs, blocks)) // seqs,
-            int(kernel.iterations(seqs, blocks)),
-        ) != (
-            chunk,
-            chunks,
-        ):
-            odd += 1
-        else:
+        if 0 < seqs * blocks < _LARGEST and _is_chunked(seqs, chunk, chunks):
             keys.append((seqs, chunk, chunks))
+        else:
+            odd += 1
     times = [np.array(start.batched[key]) for key in keys]
     samples = Samples.of(
         quantity=COMPILE,
@@ -271,7 +265,14 @@ def _single_graphs(start: _Start, path: str) -> tuple[Samples, tuple[Equations, 
     return positive, tuple(sequences), notes
 
 
-def _sums(columns: dict[str, np.ndarray], seconds: Sequence[float], path: str) -> list[Equations]:  # type: ignore[type-arg]
+def _is_chunked(seqs: int, chunk: int, chunks: int) -> bool:
+    """Whether a variant is one that the chunked kernel has."""
+    kernel = KERNELS["chunked"]
+    of_rung = int(kernel.entries(seqs, chunk * chunks)) // seqs, int(kernel.iterations(seqs, chunk * chunks))
+    return of_rung == (chunk, chunks)
+
+
+def _sums(columns: dict[str, NDArray[np.float64]], seconds: Sequence[float], path: str) -> list[Equations]:
     mean = float(np.mean(seconds))
     if mean <= 0:
         return []
@@ -286,8 +287,8 @@ def _spread(seconds: Sequence[float]) -> float:
 
 def _default_units(
     engine: Engine, num_blocks: tuple[int, ...] | None, of_sequences: int, of_batches: int
-) -> tuple[dict[str, np.ndarray], tuple[int, ...]] | None:  # type: ignore[type-arg]
-    """Units of one layer's graphs under the default ladders; None where there would be other numbers of them."""
+) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]] | None:
+    """Units of one layer's graphs under the default ladders; None where these have other numbers of them."""
     limits = {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"}
     try:
         spyre = Engine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None

@@ -1,8 +1,8 @@
 """The tab-separated rows of the Spyre plugin's attention microbenchmark.
 
-Source: torch-spyre/spyre-inference, `scripts/microbench/spyre_attn_microbench.py` and its README. A row is one
-shape; `ms` (with `min_ms`, `max_ms`) is the median device time of one attention layer in milliseconds, over ten
-profiled calls unless told otherwise. What is used of it:
+Source: torch-spyre/spyre-inference, `scripts/microbench/spyre_attn_microbench.py` and its README. A row is
+one shape; `ms` (with `min_ms`, `max_ms`) is the median device time of one attention layer in milliseconds,
+over ten profiled calls unless told otherwise. What is used of it:
 
 * rows on the batched path (`attn_path` "batched") give attention seconds at the rung pair `padded_num_seqs`,
   `num_kv_blocks_iterated`, if `blocks_per_chunk` is what the chunked kernel takes for that pair;
@@ -10,8 +10,8 @@ profiled calls unless told otherwise. What is used of it:
   `num_kv_blocks_iterated` blocks.
 
 Versions before the batched kernel have neither `attn_path` nor `padded_num_seqs`; all their rows are of the
-per-sequence path, and `num_reqs` says how many. Rows that the benchmark itself doubts (`error`, `late_compile`,
-not `allclose_pass`, not `fallback_clean`, no `ms`) are set aside and counted.
+per-sequence path, and `num_reqs` says how many. Rows that the benchmark itself doubts (`error`,
+`late_compile`, not `allclose_pass`, not `fallback_clean`, no `ms`) are set aside and counted.
 
 Device time leaves out what the host does between calls.
 """

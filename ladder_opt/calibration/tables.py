@@ -2,20 +2,20 @@
 
 When a table. With `auto`, a table replaces a formula where both hold:
 
-* the formula misses: the 90th percentile of its relative residuals is above `MISSES` and above three times the
-  measurements' own noise (the median spread of the rows, or `ASSUMED_NOISE` where they have none);
+* the formula misses: the 90th percentile of its relative residuals is above `MISSES` and above three times
+  the measurements' own noise (the median spread of the rows, or `ASSUMED_NOISE` where they have none);
 * a curve does better: the residuals of the monotone curve below have less than half the formula's root mean
   square.
 
 With `always` it does whenever one can be made, with `never` not at all.
 
-Which table. Seconds grow with the work, so each curve is an isotonic regression of the measured means, joined by
-monotone cubic pieces (PCHIP), and is never continued beyond its measured ends.
+Which table. Seconds grow with the work, so each curve is an isotonic regression of the measured means,
+joined by monotone cubic pieces (PCHIP), and is never continued beyond its measured ends.
 
 * Compiles: one curve over iterations for all num_seqs where that explains the rows as well as a curve for
   each num_seqs measured does (a compile's seconds are those of its unrolled iterations); else one for each.
-* Steps: one curve over gathered pages for each num_seqs measured. Nothing is made up for other num_seqs, which
-  are then no candidates for rungs.
+* Steps: one curve over gathered pages for each num_seqs measured. Nothing is made up for other num_seqs,
+  which are then no candidates for rungs.
 
 A cost model's table is a full grid that holds the engine's limits: all num_blocks that every curve covers.
 Without the engine's own top sizes among them there is no table; `always` then is an error, `auto` a warning.

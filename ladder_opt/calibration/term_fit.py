@@ -172,7 +172,7 @@ def fit_terms(
     rng = np.random.default_rng(seed)
     draws = theta[None, :].copy()
     if bootstraps >= 1:
-        draws = _draws(x / unit, fitted, weights, noise, rng, bootstraps) / unit
+        draws = _draws(x / unit, fitted, weights, noise, rng=rng, bootstraps=bootstraps) / unit
     low, high = np.percentile(draws, (2.5, 97.5), axis=0)
     holding = np.maximum((x > 0).sum(axis=0), 1)
     share = (x * theta / fitted[:, None]).sum(axis=0) / holding
@@ -272,7 +272,7 @@ def _noise(residual: Floats, weights: Floats, leverage: Floats, terms: int) -> F
 
 
 def _draws(
-    x: Floats, fitted: Floats, weights: Floats, noise: Floats, rng: np.random.Generator, bootstraps: int
+    x: Floats, fitted: Floats, weights: Floats, noise: Floats, *, rng: np.random.Generator, bootstraps: int
 ) -> Floats:
     rows, terms = x.shape
     free = rows - terms

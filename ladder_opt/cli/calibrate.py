@@ -22,8 +22,8 @@ def run(
         list[Path],
         typer.Argument(
             metavar="MEASUREMENTS...",
-            help="Rows of ladder-opt measure, the Spyre plugin's microbenchmark, tables of pairs and seconds, "
-            "server logs, per-request records; of any kinds at once.",
+            help="Rows of ladder-opt measure, the Spyre plugin's microbenchmark, tables of pairs and "
+            "seconds, server logs, per-request records; of any kinds at once.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The cost model: COST.json.")],
@@ -64,8 +64,8 @@ def run(
 ) -> int:
     """Fit a cost model to measurements; the engine's options are the limits of the server measured.
 
-    Blocks may have any size here (16 tokens are vLLM's default on GPUs). Files of several kinds give one model,
-    each term from the files that can tell it.
+    Blocks may have any size here (16 tokens are vLLM's default on GPUs). Files of several kinds give one
+    model, each term from the files that can tell it.
     """
     check_output(output, inputs=measurements)
     if engine_options.min_batched_seqs is not None:

@@ -48,8 +48,8 @@ def run(
         typer.Option(
             "--uncertainty",
             metavar="DRAWS",
-            help="Draw as many cost models from what the cost model's fit leaves open, solve under each, and say how "
-            "sure the plan is (40 take seconds).",
+            help="Draw as many cost models from what the cost model's fit leaves open, solve under each, and "
+            "say how sure the plan is (40 take seconds).",
         ),
     ] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where the plan goes.")] = None,

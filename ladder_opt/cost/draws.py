@@ -1,14 +1,14 @@
 """Cost models drawn from how sure a cost model's numbers are, as its `fit` says.
 
-* A fit that holds `draws` (what `calibrate` writes: `parameters`, their key paths, and `values`, a row a draw)
-  gives its own rows, so that terms which move together do so here; each row once before any comes again.
-* A fit that holds `parameters` with `low` and `high` alone (the built-in model) gives each term by itself from a
-  distribution of two halves, whose 5th and 95th percentiles are `low` and `high`: log-normal where `low` is
-  above 0, else normal and cut off at 0. `scale_uncertainty_factor` f is one factor more on all seconds of a step,
-  log-normal, between 1/f and f in nine cases of ten.
+* A fit that holds `draws` (what `calibrate` writes: `parameters`, their key paths, and `values`, a row a
+  draw) gives its own rows, so that terms which move together do so here; each once before any comes again.
+* A fit that holds `parameters` with `low` and `high` alone (the built-in model) gives each term by itself
+  from a distribution of two halves, whose 5th and 95th percentiles are `low` and `high`: log-normal where
+  `low` is above 0, else normal and cut off at 0. `scale_uncertainty_factor` f is one factor more on all
+  seconds of a step, log-normal, between 1/f and f in nine cases of ten.
 
-A measured table is multiplied by one log-normal factor a draw, of the relative error in `fit.tables`; with it the
-terms it replaces do not matter. `startup_seconds`, which no ladder changes, stays.
+A measured table is multiplied by one log-normal factor a draw, of the relative error in `fit.tables`; with
+it the terms it replaces do not matter. `startup_seconds`, which no ladder changes, stays.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def draw_costs(cost: CostModel, draws: int, *, seed: int = 0) -> CostDraws:
 
 
 def _stored(cost: CostModel, stored: Any, draws: int, rng: np.random.Generator) -> dict[str, Floats]:
-    names = stored.get("parameters") if isinstance(stored, dict) else None
     try:
+        names = list(stored["parameters"])
         values = np.array(stored["values"], np.float64)
         fits = values.ndim == 2 and values.shape[1] == len(names) and len(values) > 0
         sound = fits and bool(np.isfinite(values).all() and (values >= 0).all())
     except (KeyError, TypeError, ValueError):
-        sound = False
+        sound, names = False, []
     if not sound or not all(isinstance(name, str) and name.startswith(_DRAWN) for name in names):
         raise InputError(
             "something else",
@@ -145,7 +145,7 @@ def _two_halves(value: float, low: float, high: float, normal: Floats) -> Floats
     if low > 0:
         down, up = math.log(value / low), math.log(high / value)
         return np.asarray(value * np.exp(normal * np.where(normal < 0, down, up)))
-    return np.maximum(0.0, value + normal * np.where(normal < 0, value - low, high - value))
+    return np.asarray(np.maximum(value + normal * np.where(normal < 0, value - low, high - value), 0.0))
 
 
 def _table_error(cost: CostModel, name: str) -> float:

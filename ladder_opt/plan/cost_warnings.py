@@ -1,8 +1,8 @@
-"""Where a plan leans on what its cost model was never measured at, or on a term that the data could not tell.
+"""Where a plan leans on what its cost model was never measured at, or on a term that could not be told.
 
-A cost file's `fit` says both: `range` (for "step" and "compile" the least and the most of `num_seqs`, `num_blocks`,
-`iterations`, `gathers` among the rows; the built-in model's holds sizes for both together), and for each of its
-`parameters` whether it was `told_from_zero`.
+A cost file's `fit` says both: `range` (for "step" and "compile" the least and the most of `num_seqs`,
+`num_blocks`, `iterations`, `gathers` among the rows; the built-in model's holds sizes for both together), and
+for each of its `parameters` whether it was `told_from_zero`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _beyond_range(cost: CostModel, price: LadderPrice) -> list[str]:
     compiles[first] = cost.variant_compile_seconds(price.pair_seqs[first], price.pair_blocks[first])
     for part, seconds, wanted in (("step", steps, _OF_STEPS), ("compile", compiles, _OF_COMPILES)):
         span = fitted_range(cost, part)
-        # Iterations and pages are what the formula is in; num_blocks stands for them where they are not known.
+        # The formula is in iterations and pages; num_blocks stands for them where they are not known.
         names = [name for name in wanted if name in span] if "iterations" in span else [*span]
         if not names or not seconds.sum():
             continue
@@ -74,8 +74,8 @@ def _beyond_range(cost: CostModel, price: LadderPrice) -> list[str]:
         worst = int(np.argmax(np.where(outside, seconds, -1.0)))
         spans = ", ".join(f"{name} {span[name][0]:g} to {span[name][1]:g}" for name in names)
         lines.append(
-            f"{share:.0%} of the plan's {part} seconds are extrapolated: the cost model was fitted to {spans}, "
-            f"and rung pairs such as {price.pair_seqs[worst]} x {price.pair_blocks[worst]} lie beyond"
+            f"{share:.0%} of the plan's {part} seconds are extrapolated: the cost model was fitted to "
+            f"{spans}; rung pairs such as {price.pair_seqs[worst]} x {price.pair_blocks[worst]} lie beyond"
         )
     return lines
 
@@ -103,8 +103,9 @@ def _not_told(cost: CostModel, price: LadderPrice) -> list[str]:
         if not isinstance(high, int | float) or high * units < NOTICEABLE * price.objective_seconds:
             continue
         lines.append(
-            f"{name}: the measurements could not tell it from zero; at the upper end of its interval, {high:.3g}, "
-            f"it would be {high * units / price.objective_seconds:.0%} of the plan's cost (see --uncertainty)"
+            f"{name}: the measurements could not tell it from zero; at the upper end of its interval, "
+            f"{high:.3g}, it would be {high * units / price.objective_seconds:.0%} of the plan's cost "
+            "(see --uncertainty)"
         )
     return lines
 
@@ -112,7 +113,7 @@ def _not_told(cost: CostModel, price: LadderPrice) -> list[str]:
 def _units(cost: CostModel, price: LadderPrice) -> dict[str, float]:
     """What each term of a formula is multiplied by in the plan's cost."""
     kernel, seqs, blocks = cost.geometry, price.pair_seqs, price.pair_blocks
-    units = {}
+    units: dict[str, float] = {}
     if cost.step_table is None:
         units |= {
             "step_seconds.base": float(price.hits.sum()),

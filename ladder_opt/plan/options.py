@@ -97,10 +97,7 @@ class SolveOptions:
             )
         if self.robust and self.structure != "product":
             raise UsageError(f"--structure: found {self.structure!r}, expected 'product' with --robust")
-        if self.uncertainty_draws < 0:
-            raise UsageError(f"--uncertainty: found {self.uncertainty_draws}, expected 1 or more draws")
-        if self.uncertainty_draws and self.robust:
-            raise UsageError("--uncertainty: found with --robust, expected one of the two")
+        _check_draws(self.uncertainty_draws, robust=self.robust)
         if self.holdout is not None and not 0 < self.holdout < 1:
             raise UsageError(f"--holdout: found {self.holdout:g}, expected a share between 0 and 1")
 
@@ -139,6 +136,13 @@ class SolveOptions:
                 f"--uptime: found {restarts:g} server starts in it, expected at most {MAX_RESTARTS:g}"
             )
         return restarts
+
+
+def _check_draws(draws: int, *, robust: bool) -> None:
+    if draws < 0:
+        raise UsageError(f"--uncertainty: found {draws}, expected 1 or more draws")
+    if draws and robust:
+        raise UsageError("--uncertainty: found with --robust, expected one of the two")
 
 
 @dataclass(frozen=True, kw_only=True)

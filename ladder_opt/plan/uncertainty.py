@@ -1,13 +1,13 @@
 """What the cost model's own uncertainty does to a plan: other prices, the same steps.
 
-Cost models are drawn from the fit (`cost.draws`), the ladders are solved for again under each, with the plan's
-limits and pins, on the steps of its final replay. Reported is how often each rung of the plan is among a draw's best
-ladders, how the plan's gain on the default is spread, and which ladders are best on average.
+Cost models are drawn from the fit (`cost.draws`), and the ladders are solved for again under each, with the
+plan's limits and pins, on the steps of its final replay. Reported is how often each rung of the plan is among
+a draw's best ladders, how the plan's gain on the default is spread, and which ladders are best on average.
 
 For ladders L and cost parameters theta, the objective is f(L) . theta: counts (steps, sequences, iterations,
-pages; graphs and their iterations) times seconds. The mean over draws is therefore f(L) . mean(theta): the ladders
-solved for under the mean of the drawn parameters are the best on average, proven where that solve is. They are
-compared with the plan and with every draw's own ladders all the same, since a solve may stop early.
+pages; graphs and their iterations) times seconds. The mean over draws is therefore f(L) . mean(theta): the
+ladders solved for under the mean of the drawn parameters are the best on average, proven where that solve is.
+They are compared with the plan and with every draw's own ladders all the same, since a solve may stop early.
 
 The steps do not move with the prices: a replay of every draw would take as long as the first.
 """
@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ladder_opt.cost.draws import draw_costs
 from ladder_opt.cost.model import CostModel
@@ -142,12 +143,12 @@ def _gains(plans: list[float], defaults: list[float | None]) -> dict[str, Any]:
     }
 
 
-def _spread(values: np.ndarray, percents: tuple[int, ...]) -> dict[str, float]:  # type: ignore[type-arg]
+def _spread(values: NDArray[np.float64], percents: tuple[int, ...]) -> dict[str, float]:
     return {f"p{percent}": float(np.percentile(values, percent)) for percent in percents}
 
 
 def _rungs(plan: Ladders, found: list[Ladders]) -> dict[str, Any]:
-    """How often each rung of the plan is in a draw's ladders, and common rungs that the plan does not have."""
+    """How often each rung of the plan is in a draw's ladders, and common ones that it does not have."""
     kept, others = [], []
     for axis in _AXES:
         own = getattr(plan, axis) or ()
@@ -168,7 +169,7 @@ def _rungs(plan: Ladders, found: list[Ladders]) -> dict[str, Any]:
 def _best_on_average(
     solver: _Solver, mean: CostModel, plan: Ladders, found: list[Ladders]
 ) -> dict[str, Any] | None:
-    """The ladders of least mean objective: those solved for under the mean parameters, or any found before."""
+    """The ladders of least mean objective: those for the mean parameters, or any found before."""
     solved = solver.solve(mean)
     if solved is None:
         return None

@@ -29,8 +29,8 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
         interval = f"{one['low']:.4g} to {one['high']:.4g}"
         by = ", ".join(Path(path).name for path in one["told_by"])
         table.add_row(name, f"{one['value']:.4g}", interval, one["unit"], f"{by}{sure}")
-    lines = [
-        f"kernel {cost.kernel}, {cost.graphs_per_variant} graphs a variant, {cost.startup_seconds:.4g} s of start-up",
+    lines: list[RenderableType] = [
+        f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant; start-up {cost.startup_seconds:.4g} s",
         "",
         table,
         "",
@@ -38,8 +38,8 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
     for name, each in fit["residuals"].items():
         spread = each["relative"]
         lines.append(
-            f"{name}: {each['rows']:,} rows, R2 {each['r_squared']:.3f}; measured is from {spread['p5']:+.1%} to "
-            f"{spread['p95']:+.1%} of fitted (5th to 95th percentile), {each['largest_relative']:.0%} off at most"
+            f"{name}: {each['rows']:,} rows, R2 {each['r_squared']:.3f}; measured {spread['p5']:+.1%} to "
+            f"{spread['p95']:+.1%} off fitted (p5 to p95), {each['largest_relative']:.0%} at most"
         )
     for name, sizes in fit["range"].items():
         spans = ", ".join(f"{what} {low:,} to {high:,}" for what, (low, high) in sizes.items())

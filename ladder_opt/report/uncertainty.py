@@ -23,13 +23,13 @@ def uncertainty_text(plan: Plan) -> list[RenderableType]:
     if found.gain is not None and found.beats_default is not None:
         spread = " to ".join(f"{found.gain[name]:.1%}" for name in ("p5", "p95"))
         lines.append(
-            f"  the plan saves {found.gain['p50']:.1%} of the default's cost, {spread} in nine cases of ten; it beats "
-            f"the default in {found.beats_default:.0%}"
+            f"  the plan saves {found.gain['p50']:.1%} of the default's cost, {spread} in nine cases of ten; "
+            f"it beats the default in {found.beats_default:.0%}"
         )
     if found.regret is not None and found.stays_best is not None:
         lines.append(
-            f"  it stays the best in {found.stays_best:.0%}, and costs {found.regret['p95']:.2%} more than the best at "
-            "most in 19 of 20"
+            f"  it is the very best in {found.stays_best:.0%}; in 19 of 20 it costs at most "
+            f"{found.regret['p95']:.2%} more than the best"
         )
     lines += _limits(found)
     lines.append(f"  rungs that stay: {_shares(found.rungs)}")

@@ -1,4 +1,4 @@
-"""Files of measurements made up from known coefficients, one writer a format; twins of nothing in the package.
+"""Files of measurements made up from known coefficients, one writer a format.
 
 The geometry is written out here again, in plain Python.
 """
@@ -167,7 +167,8 @@ def warmup_lines(
     for layer in range(layers):
         lines.append(f"INFO [model_runner.py:1] Recording attention graphs for layer model.layers.{layer}...")
         lines.append(
-            f"INFO Recording {sequences} per-seq + {len(variants)} batched-decode attention variants for layer..."
+            f"INFO Recording {sequences} per-seq + {len(variants)} batched-decode attention variants for "
+            "layer..."
         )
         took = 0.0
         for at in range(1, sequences + 1):
