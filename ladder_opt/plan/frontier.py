@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +101,22 @@ class Frontier:
         """The least step time that a warm-up allows."""
         allowed = [price for price in self.prices if price.warmup_seconds <= warmup_seconds * (1 + 1e-12)]
         return allowed[-1] if allowed else None
+
+    def with_known(self, prices: Iterable[LadderPrice]) -> Frontier:
+        """The frontier with ladders known from elsewhere: those that none of all beats stay, each point once.
+
+        A complete frontier stays as it is.
+        """
+        if self.complete:
+            return self
+        kept: list[LadderPrice] = []
+        for price in sorted(
+            (*self.prices, *prices),
+            key=lambda each: (each.warmup_seconds, each.step_seconds, each.num_variants),
+        ):
+            if not kept or price.step_seconds < kept[-1].step_seconds:
+                kept.append(price)
+        return replace(self, prices=tuple(kept), knee=_knee(kept), chosen=_chosen(kept))
 
     def minute_after(self, index: int) -> float:
         """Step seconds that one more minute of warm-up would save at a point."""
@@ -214,7 +230,7 @@ def frontier(
         prices=tuple(prices),
         complete=complete,
         knee=_knee(prices),
-        chosen=min(range(len(prices)), key=lambda index: prices[index].objective_seconds),
+        chosen=_chosen(prices),
         restarts=restarts,
         warnings=tuple(notes),
     )
@@ -235,6 +251,10 @@ def _check(steps: StepHistogram, task: Task, prices: Sequence[LadderPrice]) -> N
             objective_seconds=price.objective_seconds,
             guard=task.options.guard,
         )
+
+
+def _chosen(prices: Sequence[LadderPrice]) -> int:
+    return min(range(len(prices)), key=lambda index: prices[index].objective_seconds)
 
 
 def _knee(prices: Sequence[LadderPrice]) -> int:

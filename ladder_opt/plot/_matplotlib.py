@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from ladder_opt.plot import palette
 from ladder_opt.plot.compared import Kind
@@ -24,7 +24,7 @@ from ladder_opt.plot.time_data import (
     StepSecondsData,
 )
 from ladder_opt.plot.trace_data import TraceData
-from ladder_opt.plot.units import log_ticks, matplotlib_text, shown_name, spans_decades, time_unit
+from ladder_opt.plot.units import count_text, log_ticks, matplotlib_text, shown_name, spans_decades, time_unit
 
 _COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
 _STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}
@@ -105,6 +105,7 @@ def waste_figure(data: WasteData) -> Figure:
         start += values
     axis.invert_yaxis()
     axis.set_xlabel("KV pages gathered in batched steps")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda pages, _: count_text(pages)))
     _legend(axis, ncols=3)
     return figure
 

@@ -38,6 +38,7 @@ _DASHES: dict[Kind, str] = {"plan": "solid", "default": "dash", "preset": "dot"}
 _MARKERS: dict[Kind, str] = {"plan": "star", "default": "square", "preset": "circle"}
 _HATCH = {"fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.45)", "size": 6, "solidity": 0.2}
 _FAR_APART = 12.0
+_MANY_LINES = 60
 _MANY_RUNGS = 30  # labels of more would run into each other
 
 
@@ -45,19 +46,23 @@ def _name(name: str) -> str:
     return plotly_text(shown_name(name))
 
 
+_LEGEND = {"orientation": "h", "yanchor": "bottom", "xanchor": "left", "x": 0, "traceorder": "normal"}
+
+
+def _legend_of(figure: go.Figure, row: int) -> str:
+    """A legend of its own above a row of a figure with several."""
+    name = "legend" if row == 1 else f"legend{row}"
+    axis = "yaxis" if row == 1 else f"yaxis{row}"
+    figure.update_layout({name: {**_LEGEND, "y": figure.layout[axis].domain[1]}})
+    return name
+
+
 def _finished(figure: go.Figure, *, height: int, **layout: Any) -> go.Figure:
     figure.update_layout(
         template=template("light"),
         height=height,
         margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        legend={
-            "orientation": "h",
-            "yanchor": "bottom",
-            "y": 1.0,
-            "xanchor": "left",
-            "x": 0,
-            "traceorder": "normal",
-        },
+        legend={"y": 1.0, **_LEGEND, **(figure.layout.legend.to_plotly_json() or {})},
         **layout,
     )
     figure.update_xaxes(automargin=True)
@@ -95,18 +100,31 @@ def occupancy_figure(data: OccupancyData) -> go.Figure:
     )
     for lines in reversed(data.lines):
         x, y = _polyline(lines)
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=y, mode="lines", line={"color": "rgba(255,255,255,0.75)", "width": 3},
-                hoverinfo="skip", showlegend=False, legendgroup=lines.kind,
+        few = len(lines.segments) <= _MANY_LINES
+        if few:  # a light edge, so that the line stands out from dark cells
+            edge = {"color": "rgba(255,255,255,0.55)", "width": 2.8}
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=y,
+                    mode="lines",
+                    line=edge,
+                    hoverinfo="skip",
+                    showlegend=False,
+                    legendgroup=lines.kind,
+                )
             )
-        )  # fmt: skip
         figure.add_trace(
             go.Scatter(
                 x=x,
                 y=y,
                 mode="lines",
-                line={"color": _COLOURS[lines.kind], "width": 1.4, "dash": _DASHES[lines.kind]},
+                line={
+                    "color": _COLOURS[lines.kind],
+                    "width": 1.4 if few else 0.7,
+                    "dash": _DASHES[lines.kind],
+                },
+                opacity=1.0 if few else 0.6,
                 hoverinfo="skip",
                 name=f"rungs, {_name(lines.name)}",
                 legendgroup=lines.kind,
@@ -201,7 +219,8 @@ def rungs_figure(data: RungsData) -> go.Figure:
             row=row,
             col=1,
         )
-        figure.update_yaxes(title=f"saves, {unit}", row=row, col=1)
+        earns = {} if np.any(axis.marginal_seconds) else {"range": [0, 1], "showticklabels": False}
+        figure.update_yaxes(title=f"saves, {unit}", row=row, col=1, **earns)
     return _finished(figure, height=60 + 230 * rows)
 
 
@@ -354,6 +373,7 @@ def trace_figure(data: TraceData) -> go.Figure:
                     mode="lines",
                     line={"shape": "hvh", "color": colour, "dash": dash, "width": 1.5},
                     name=name,
+                    legend=_legend_of(figure, row),
                     hovertemplate="%{y:,} requests of about %{x:,.0f}<extra>" + name + "</extra>",
                 ),
                 row=row,
@@ -382,6 +402,7 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
                 mode="lines",
                 line={"color": colour, "dash": dash, "width": 1.5},
                 name=name,
+                legend=_legend_of(figure, row),
                 visible="legendonly" if name.startswith("waiting") else True,
                 hovertemplate="%{y:.3g} at %{x:.3f} " + unit + "<extra>" + name + "</extra>",
             ),
@@ -395,7 +416,7 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
 def cost_figure(data: CostData) -> go.Figure:
     """Seconds of a padded step by its sizes, and how sure each parameter is."""
     sure = data.sure
-    heights = [300, 34 * len(sure)] if sure else [300]
+    heights = [300, 40 * len(sure)] if sure else [300]
     gap = 90 / (sum(heights) + 90)
     figure = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=gap)
     unit, seconds = time_unit(float(data.step_seconds.max(initial=0.0)))

@@ -19,8 +19,10 @@ from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.plan.frontier import Frontier, frontier
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import Plan
+from ladder_opt.plot.compared import compared
 from ladder_opt.plot.trace_data import TraceData, timeline_interval, trace_data
 from ladder_opt.report.sentences import number_in
+from ladder_opt.solve.price import price_ladders
 from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.summary import TraceSummary, summarize
 from ladder_opt.trace.table import TraceSource
@@ -129,7 +131,8 @@ def gather(
         found = _frontier(plan, histogram, prices, seconds=frontier_seconds, progress=progress, absent=absent)
         warnings += [] if found is None else [f"frontier: {line}" for line in found.warnings]
     if not traces:
-        absent.append(Absent("Traffic over time", "a plan does not hold its trace", "TRACE"))
+        if plan.provenance.replay is not None:
+            absent.append(Absent("Traffic over time", "a plan does not hold its trace", "TRACE"))
     elif replay is None or replay.timeline is None:
         absent.append(Absent("Batches over time", _why_no_timeline(traces, prices)))
     engines = options.replicas
@@ -143,7 +146,8 @@ def gather(
         if traces
         else None,
         summaries=tuple(
-            (_trace_name(trace, at), summarize(trace)) for at, trace in enumerate(traces, start=1)
+            (_trace_name(trace, at, given if len(given) == len(traces) else None), summarize(trace))
+            for at, trace in enumerate(traces)
         ),
         warnings=tuple(dict.fromkeys(warnings)),
         absent=tuple(absent),
@@ -157,8 +161,10 @@ def as_contents(plan: Plan | Contents, given: Mapping[str, Any]) -> Contents:
     return gather(plan, **({"name": "plan"} | dict(given)))
 
 
-def _trace_name(trace: AnyTrace, at: int) -> str:
-    return ", ".join(source.path for source in trace.sources) or f"trace {at}"
+def _trace_name(trace: AnyTrace, at: int, files: Sequence[TraceSource] | None) -> str:
+    if files is not None:
+        return files[at].path
+    return ", ".join(source.path for source in trace.sources) or f"trace {at + 1}"
 
 
 def _other_inputs(plan: Plan, given: Sequence[TraceSource]) -> list[str]:
@@ -298,7 +304,7 @@ def _frontier(
         return None
     guard = number_in(plan.provenance.asked, "guard")
     try:
-        return frontier(
+        found = frontier(
             steps,
             cost,
             engine=plan.to_engine(),
@@ -314,3 +320,9 @@ def _frontier(
     except LadderOptError as error:
         absent.append(Absent("Frontier", str(error)))
         return None
+    known = [plan.ladders] if plan.ragged is None else []
+    if plan.query_lens is None:  # a baseline's query lengths are not in the file
+        known += [row.ladders for row in compared(plan) if row.kind != "plan"]
+    return found.with_known(
+        price_ladders(steps, plan.to_engine(), cost, each, restarts=plan.result.restarts) for each in known
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -186,4 +187,4 @@ def _absent_section(absent: Sequence[Absent], name: str) -> Section:
 
 def absent_command(absent: Absent, name: str) -> str:
     """The command that brings what is absent."""
-    return f"ladder-opt report {printable(name)} {absent.how} -o report.html"
+    return f"ladder-opt report {shlex.quote(printable(name))} {absent.how} -o report.html"

@@ -120,8 +120,12 @@ def frontier_section(found: Frontier, data: FrontierData, plan: Plan) -> Section
             frontier_figure(data),
             f"Curve of {data.points_in_all:,} trade-offs of warm-up and step time, with the plan, the "
             "default ladders and the presets as points.",
-            "Lower is faster serving, further left a faster start. What lies above the curve can be had for "
-            "less of the one without more of the other.",
+            "Lower is faster serving, further left a faster start. "
+            + (
+                "What lies above the curve can be had for less of the one without more of the other."
+                if data.complete
+                else "The curve is the best known: pairs may be missing (--frontier-time 5m finds more)."
+            ),
         ),
         table=scrolled(table(("ladders", "warm-up", "step time", "variants"), rows), label="Frontier"),
     )

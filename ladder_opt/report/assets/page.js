@@ -36,6 +36,7 @@
   function drawAll() { charts.forEach(draw); }
 
   function onPaper(starts) {
+    if (starts === printing) { drawAll(); return; } /* browsers tell of printing in two ways */
     printing = starts;
     document.querySelectorAll("details").forEach(function (each) {
       if (starts) {
