@@ -39,6 +39,7 @@ OUTPUT_BEGIN, OUTPUT_END = "<!-- output:begin -->", "<!-- output:end -->"
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->")
 _SETUP = re.compile(r"<!-- setup: (ladder-opt .+?) -->")
 _COMMAND = re.compile(r"(?:[A-Z][A-Z0-9_]*=\S* )*ladder-opt (?!COMMAND)\S")
+_OPERATORS = {"|", ">", ">>", "2>", "<", "&", "&&", "||", ";"}
 _SHELLS = {"sh", "bash", "shell", "console"}
 
 
@@ -138,16 +139,17 @@ def words_of(step: Step) -> tuple[dict[str, str], list[str]]:
     """A command's variables, and its words after `ladder-opt`.
 
     Raises:
-        ValueError: it uses the shell for more than that.
+        ValueError: it is to be run, and uses the shell for more than that.
     """
     words = shlex.split(step.text, comments=True)
     variables = {}
     while "=" in words[0] and not words[0].startswith("-"):
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
-    if {"|", ">", "&", "&&", ";"} & set(words):
+    operators = [index for index, word in enumerate(words) if word in _OPERATORS]
+    if operators and step.not_run is None:
         raise ValueError(f"line {step.line}: found a shell's operator, expected one command: {step.text}")
-    return variables, words[1:]
+    return variables, words[1 : operators[0] if operators else None]
 
 
 def parse(step: Step) -> None:

@@ -75,6 +75,16 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("what a smaller engine would make of a plan", "plan.json --max-num-seqs 16"),
         ("what a server with this file would use, and why", "--engine serve.yaml"),
     ),
+    "measure": (
+        (
+            "the kernel's seconds on this machine, for calibrate (needs torch, takes hours)",
+            "--model CONFIG.json --max-num-seqs 8 --max-model-len 4096 -o rows.csv",
+        ),
+    ),
+    "drift": (
+        ("whether a plan is still the one to load, under other traffic", "plan.json night.parquet"),
+        ("or under what a server recorded, for cron", "plan.json --steps records --max-regret 5% --json"),
+    ),
     "report": (("a page with charts, of one file", "plan.json -o report.html"),),
     "verify": (("whether anything compiles after warm-up (needs torch)", "plan.json --compiler eager"),),
 }

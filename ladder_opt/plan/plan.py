@@ -69,8 +69,8 @@ class Plan(Part):
     cost: dict[str, Any] | None = None
     occupancy: PlanOccupancy | None = None
 
-    # Only plans for the Spyre plugin's variables have query lengths, only some were asked how sure they are, and
-    # older plans lack what they are made of.
+    # Only plans for the Spyre plugin's variables have query lengths, only some were asked how sure they are,
+    # and older plans lack what they are made of.
     left_out_where_none = ("query_lens", "uncertainty", "cost", "occupancy")
 
     @model_validator(mode="after")
