@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ladder_opt.errors import InputError, UsageError
+from ladder_opt.errors import InputError, UsageError, one_of
 from ladder_opt.files import read_text
 
 BLOCK_SIZE_GRAIN_TOKENS = 64  # Spyre pages are multiples of 64 tokens
@@ -99,7 +99,7 @@ class Engine:
         known = {field.name for field in fields(cls)}
         for key in data:
             if key not in known:
-                raise InputError(repr(key), f"one of {', '.join(sorted(known))}", path=path, column="engine")
+                raise InputError(repr(key), one_of(sorted(known), key), path=path, column="engine")
         try:
             return cls(**data)
         except UsageError as error:
