@@ -6,7 +6,8 @@ layer's call of the batched kernel, and of one graph's compile:
     a model's step spends    step_seconds * layers                   on batched attention
     a variant compiles in    compile_seconds * graphs_per_variant    seconds
 
-`step_seconds_low` and `step_seconds_high` bound the median of the `repeats` calls with 95 % confidence. A row
+`step_seconds` is the lower quartile of the `repeats` calls (other work on a machine only makes calls slower),
+`step_seconds_low` and `step_seconds_high` bound it with 95 % confidence. A row
 has step seconds, compile seconds or both. Columns of other names are refused: a misspelt one would be lost.
 """
 
@@ -40,8 +41,8 @@ class MeasurementRow:
         kernel: whose geometry the pair has.
         num_seqs: padded sequences.
         num_blocks: padded KV blocks of each.
-        step_seconds: median of one layer's call, above 0.
-        step_seconds_low: lower end of a 95 % interval of that median.
+        step_seconds: lower quartile of one layer's call, above 0.
+        step_seconds_low: lower end of a 95 % interval of that quartile.
         step_seconds_high: upper end.
         repeats: calls timed.
         compile_seconds: of one graph, above 0.
@@ -54,6 +55,9 @@ class MeasurementRow:
         dtype: of the KV pages, such as float32.
         device: what ran it, in words.
         threads: that computed.
+        compiler: backend of torch.compile.
+        clock: of the seconds: `cpu` (of the one thread that computes) or `wall`.
+        logits_soft_cap: of the layers, if they have one.
         torch_version: of PyTorch.
         noise: relative spread of repeats of one reference call over the whole run: how calm the machine was.
         created: UTC, ISO 8601.
@@ -76,6 +80,9 @@ class MeasurementRow:
     dtype: str | None = None
     device: str | None = None
     threads: int | None = None
+    compiler: str | None = None
+    clock: str | None = None
+    logits_soft_cap: float | None = None
     torch_version: str | None = None
     noise: float | None = None
     created: str | None = None
@@ -105,7 +112,7 @@ _SIZES = (
     "threads",
 )
 _SECONDS = ("step_seconds", "step_seconds_low", "step_seconds_high", "compile_seconds")
-_TEXTS = ("dtype", "device", "torch_version", "created")
+_TEXTS = ("dtype", "device", "compiler", "clock", "torch_version", "created")
 
 
 def is_measurement_header(header: Sequence[str]) -> bool:
@@ -195,6 +202,7 @@ def _row(row: Row) -> MeasurementRow:
         num_blocks=row.size("num_blocks"),
         layers=row.size_or_none("layers") or 1,
         noise=row.share("noise") if "noise" in row.cells else None,
+        logits_soft_cap=row.share("logits_soft_cap") if "logits_soft_cap" in row.cells else None,
         **times,
         **sizes,
         **texts,

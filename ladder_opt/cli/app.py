@@ -18,6 +18,7 @@ from ladder_opt.cli import (
     evaluate,
     export,
     frontier,
+    measure,
     report,
     simulate,
     sweep,
@@ -46,6 +47,7 @@ command(app, "simulate")(simulate.run)
 command(app, "frontier")(frontier.run)
 command(app, "sweep")(sweep.run)
 command(app, "calibrate")(calibrate.run)
+command(app, "measure")(measure.run)
 command(app, "check")(check.run)
 command(app, "export")(export.run)
 command(app, "verify")(verify.run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,6 +26,11 @@ class PaddedBatch:
     variant: BatchedVariant
     page_ids: torch.Tensor
     end_tokens: torch.Tensor
+
+    @torch.inference_mode()
+    def to(self, device: torch.device) -> PaddedBatch:
+        """The batch with its tensors on a device."""
+        return replace(self, page_ids=self.page_ids.to(device), end_tokens=self.end_tokens.to(device))
 
     @torch.inference_mode()
     def first_tokens(self, sliding_window: int | None) -> torch.Tensor:

@@ -89,7 +89,7 @@ class CompiledKernels:
         """Attention of a padded batch.
 
         Args:
-            batch: the batch.
+            batch: the batch, on the device of the query and the pages.
             layer: the layer's shape.
             query: (num_decodes or more, num_heads, head_size); rows past num_decodes are not read.
             pages: the layer's KV pages, as `kernels.batched_decode` takes them.
@@ -98,7 +98,8 @@ class CompiledKernels:
         Returns:
             (num_decodes, num_heads, head_size).
         """
-        padded = torch.zeros((batch.variant.num_seqs, layer.num_heads, layer.head_size), dtype=query.dtype)
+        shape = (batch.variant.num_seqs, layer.num_heads, layer.head_size)
+        padded = torch.zeros(shape, dtype=query.dtype, device=query.device)
         padded[: batch.num_decodes] = query[: batch.num_decodes]
         region = (batch.variant.key, layer)
         if self._sealed and region not in self.recorded:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,13 @@ from ladder_opt.errors import InputError
 from ladder_opt.markup import facts as fact_table
 from ladder_opt.units import duration_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
+
+
+_FRAME_COLUMNS = ("arrival_seconds", "prompt_tokens", "output_tokens", "cached_tokens", "priority", "session")
 
 
 @dataclass(frozen=True)
@@ -146,10 +153,43 @@ class Trace:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, set_aside=MappingProxyType(state["set_aside"]))  # type: ignore[arg-type]
 
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each request, in the order of arrival; columns that the trace lacks are left out.
+
+        `hash_ids` are left out too: they are of another length for each request.
+        """
+        import pandas as pd  # noqa: PLC0415  (slow to import)
+
+        columns = {name: getattr(self, name) for name in _FRAME_COLUMNS}
+        return pd.DataFrame({name: values for name, values in columns.items() if values is not None})
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> Self:
+        """Read the columns of `to_frame`, sorted by arrival; other columns are left alone.
+
+        Raises:
+            InputError: a column is missing, or holds what a trace cannot.
+        """
+        missing = [name for name in ("prompt_tokens", "output_tokens") if name not in frame]
+        if missing:
+            raise InputError(f"columns {', '.join(map(str, frame.columns))}", f"{missing[0]} among them")
+        if "arrival_seconds" in frame:
+            frame = frame.sort_values("arrival_seconds", kind="stable")
+        columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _FRAME_COLUMNS if name in frame}
+        arrivals = columns.pop("arrival_seconds", None)
+        if arrivals is not None and len(frame):
+            arrivals = arrivals - arrivals[0]
+        return cls(arrival_seconds=arrivals, **columns)
+
     @property
     def has_arrivals(self) -> bool:
         """Whether it says when requests came."""
         return self.arrival_seconds is not None
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether it says how requests are ranked."""
+        return self.priority is not None
 
     @property
     def has_hash_ids(self) -> bool:

@@ -1,0 +1,105 @@
+"""`benchmarks.machine` on a made-up trace: its mechanics, and what it predicts of pages; not its times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import machine
+from ladder_opt.cost.model import CostModel
+from ladder_opt.ladder import Ladders
+from ladder_opt.measurement.options import MeasureOptions
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.trace.table import Trace
+
+
+def priced_by(**terms: float) -> CostModel:
+    return CostModel.model_validate(
+        {
+            "schema": "ladder_opt/cost/1",
+            "name": "pages",
+            "step_seconds": terms,
+            "compile_seconds": {"base": 2.0, "per_iteration": 1.0},
+        }
+    )
+
+
+def pages_read(ladders: Ladders, num_seqs: int, num_blocks: int) -> int:
+    """By the table in docs/files.md."""
+    s = min(rung for rung in ladders.num_seqs if rung >= num_seqs)
+    m = min(rung for rung in ladders.num_blocks if rung >= num_blocks)
+    c = max(1, min(32 // s, m))
+    return s * c * -(-m // c)
+
+
+def test_predictions_are_the_pages_that_the_batches_are_padded_to() -> None:
+    steps = StepHistogram(np.array([2, 5, 8]), np.array([9, 3, 30]), np.array([50.0, 2.0, 1.0]))
+    batches = machine.draw_batches(steps, 40, seed=1)
+    sizes = [(len(lengths), -(-lengths[0] // 64)) for lengths in batches]
+    assert set(sizes) == {(5, 3), (8, 30)}
+    assert all(max(lengths) == lengths[0] and min(lengths) >= 1 for lengths in batches)
+    for ladders in (Ladders((4, 8), (1, 2, 4, 8, 16, 32)), Ladders((5, 8), (3, 30, 32))):
+        contender = machine.Contender("any", machine._bucketer(ladders, "chunked"))
+        machine.predict(contender, priced_by(per_gather=1.0), batches)
+        assert contender.predicted_step_seconds == sum(pages_read(ladders, n, b) for n, b in sizes)
+        variants = contender.bucketer.batched_variants()
+        assert contender.predicted_warmup_seconds == sum(2 + variant.num_chunks for variant in variants)
+
+
+def test_errors_and_limits() -> None:
+    default, plan = (
+        machine.Contender(name, machine._bucketer(Ladders((8,), (32,)), "chunked")) for name in "ab"
+    )
+    default.predicted_step_seconds, plan.predicted_step_seconds = 2.0, 1.5
+    default.step_seconds = [[1.0, 1.0], [5.0, 1.0], [1.0, 9.0], [1.0, 1.0]]  # quartiles pass bursts over
+    plan.step_seconds = [[0.8, 0.8]] * 4
+    default.predicted_warmup_seconds, default.warmup_seconds = 11.0, 10.0
+    plan.predicted_warmup_seconds, plan.warmup_seconds = 9.5, 10.0
+    outcome = machine.Outcome((default, plan), None, priced_by(), ())  # type: ignore[arg-type]
+    assert (outcome.ratio_predicted, outcome.ratio_measured) == (0.75, 0.8)
+    assert outcome.ratio_error == pytest.approx(0.0625)
+    assert outcome.warmup_error == pytest.approx(0.1)
+
+
+@pytest.mark.vllm
+def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, traced and not compiled: nothing is late, and every batch is run under both ladders."""
+    from dataclasses import replace
+
+    monkeypatch.setattr(machine, "ENGINE", replace(machine.ENGINE, max_model_len=512))
+    monkeypatch.setattr(machine, "SHAPE", replace(machine.SHAPE, head_size=8, layers=1))
+    rng = np.random.default_rng(0)
+    trace = Trace(
+        arrival_seconds=np.sort(rng.uniform(0, 5, 60)),
+        prompt_tokens=rng.integers(20, 400, 60),
+        output_tokens=rng.integers(20, 100, 60),
+    )
+    said: list[str] = []
+    outcome = machine.run(
+        trace,
+        tmp_path,
+        options=MeasureOptions(kernels=("chunked",), points=5, repeats=3, compiler="eager"),
+        batches=6,
+        rounds=2,
+        other_seconds=0.02,
+        max_variants=4,
+        say=said.append,
+    )
+    assert len(outcome.measurements.rows) == 5
+    for contender in outcome.contenders:
+        assert np.shape(contender.step_seconds) == (2, 6)
+        assert contender.measured_step_seconds > 0
+        assert contender.predicted_step_seconds > 0
+    default, plan = outcome.contenders
+    assert len(plan.bucketer.batched_variants()) <= 4 < len(default.bucketer.batched_variants())
+    assert len(machine.table_rows(outcome)) == 2
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- machine:begin -->\nold\n<!-- machine:end -->\nz\n")
+    monkeypatch.setattr(machine, "PAGE", page)
+    machine.write_doc(outcome, "verdict")
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith("a\n<!-- machine:begin -->\n| ladders |")
+    assert text.endswith("<!-- machine:end -->\nz\n")
