@@ -118,7 +118,7 @@ def swap_of(plan: Plan, task: Task) -> tuple[Swap | None, str | None]:
     scale = rates[0] / rates[1] if rates[0] and rates[1] else 1.0
     if not 1 / MOST_TIMES_THE_RATE < scale < MOST_TIMES_THE_RATE:
         return None, (
-            f"what changed is not told apart: {rates[1]:g} requests/s are nowhere near the plan's {rates[0]:g}"
+            f"what changed is not told apart: {rates[1]:g} requests/s is nowhere near the plan's {rates[0]:g}"
         )
     moved: dict[bool, Sequence[Any]] = {False: whole}
 
