@@ -1,8 +1,8 @@
 """Derive the built-in cost model `spyre-granite-3.3-8b` from published measurements.
 
-    python benchmarks/derive_builtin_cost.py            print measured against modelled, and the parameters
-    python benchmarks/derive_builtin_cost.py --write    the same, and write the JSON file
-    python benchmarks/derive_builtin_cost.py --check    exit 1 if the stored file is not what this derives
+    python -m benchmarks.derive_builtin_cost            print measured against modelled, and the parameters
+    python -m benchmarks.derive_builtin_cost --write    the same, and write the JSON file
+    python -m benchmarks.derive_builtin_cost --check    exit 1 if the stored file is not what this derives
 
 Three kinds of published figures go in, each named where it stands below: throughput and warm-up of KV-ladder
 presets relative to one another, a few absolute times, and one kernel microbenchmark. The step terms are
@@ -17,75 +17,36 @@ import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ladder_opt.cost.geometry import get_kernel
+from benchmarks.published_figures import (
+    BLOCK_SIZE,
+    CONFIGURATION,
+    KERNEL,
+    LAYERS,
+    MAX_NUM_BATCHED_TOKENS,
+    MEASURED_THROUGHPUT,
+    MEASURED_WARMUP,
+    PRESETS,
+    STEP,
+    WARMUP,
+    WORKLOADS,
+    Floats,
+)
 from ladder_opt.files import write_text
-from ladder_opt.ladder import powers_of_two
-from ladder_opt.presets import preset_num_blocks
 
 NAME: Final = "spyre-granite-3.3-8b"
 TARGET: Final = Path(__file__).resolve().parent.parent / "ladder_opt" / "cost" / "builtin" / f"{NAME}.json"
 
-CONFIGURATION: Final = "torch-spyre/spyre-inference, docs/user_guide/configuration.md"
 BRANCH: Final = "tdoublep/spyre-inference (public branches of a contributor, September 2026)"
-
-REFERENCE: Final = "8_5"
-PRESETS: Final = ("pow2", "4_3", "9_8", "uniform")
-BLOCK_SIZE: Final = 128
-MAX_NUM_BATCHED_TOKENS: Final = 512
-LAYERS: Final = 40
-MIN_BATCHED_SEQS: Final = 4
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One row of the published tables: sequences of a batch grow together through the KV range.
-
-    Attributes:
-        kv_low: KV length at the first decode step, in tokens.
-        kv_high: KV length at the last one, in tokens.
-        max_model_len: of the engine, in tokens.
-        batch: sequences in the batch, and max_num_seqs.
-        throughput: relative to `8_5`, in the order of `PRESETS`.
-        warmup: likewise.
-    """
-
-    kv_low: int
-    kv_high: int
-    max_model_len: int
-    batch: int
-    throughput: tuple[float, float, float, float]
-    warmup: tuple[float, float, float, float]
-
-    @property
-    def label(self) -> str:
-        """As the tables call it."""
-        return f"{self.kv_low}-{self.kv_high}, context {self.max_model_len}, batch {self.batch}"
-
-
-# Source: CONFIGURATION, "How the presets compare to the default": serving runs of granite-3.3-8b.
-# Identical runs agree to about 1 % (throughput) and 2-3 % (warm-up).
-WORKLOADS: Final = (
-    Workload(7000, 10000, 16384, 4, (0.87, 1.03, 1.05, 1.05), (0.63, 1.09, 1.54, 1.07)),
-    Workload(7000, 10000, 32768, 4, (0.89, 1.03, 1.06, 1.01), (0.57, 1.13, 1.68, 1.00)),
-    Workload(2000, 3000, 4096, 32, (0.90, 1.05, 1.07, 1.07), (0.65, 1.11, 1.38, 1.36)),
-    Workload(400, 700, 1024, 4, (1.00, 1.01, 1.02, 1.00), (0.80, 0.95, 1.00, 1.25)),
-    Workload(400, 700, 4096, 32, (0.97, 1.00, 1.02, 1.00), (0.69, 1.18, 1.48, 1.44)),
-)
-MEASURED_THROUGHPUT: Final = np.array([workload.throughput for workload in WORKLOADS])
-MEASURED_WARMUP: Final = np.array([workload.warmup for workload in WORKLOADS])
 
 # Source: BRANCH, benchmark-pr789-pr784.md: one card, max_model_len 8192, max_num_seqs 32.
 BODY_WARMUP_SECONDS: Final = 141.6  # 7 token widths and 6 widths of logits
-BODY_GRAPHS: Final = 13
 ATTENTION_RECORDING_SECONDS: Final = 532.4  # 14 per-sequence variants in each of 40 layers
 
 # Source: BRANCH, experimental/MISSION.md: median seconds between tokens, input 1984 tokens (16 blocks),
@@ -112,51 +73,10 @@ BODY_PARAMETERS: Final = 8.17e9 - 49_159 * HIDDEN_SIZE
 
 RATIO_NOISE: Final = 0.015  # of a throughput ratio: 1 % of the runs, and the form's own error
 WARMUP_NOISE: Final = 0.05
+CHAIN_SPREAD: Final = 0.1  # believed of the logs by which chains of runs differ
 ANCHOR_FACTOR: Final = 1.4  # by which an absolute time of another build may be off
 RESAMPLES: Final = 60
 SEED: Final = 20260930
-
-Floats = NDArray[np.float64]
-KERNEL: Final = get_kernel("chunked")
-
-
-def ladder(preset: str, workload: Workload) -> NDArray[np.int64]:
-    """The preset's num_blocks rungs for the workload's engine."""
-    rungs = preset_num_blocks(preset, max_model_len=workload.max_model_len, block_size=BLOCK_SIZE)
-    return np.array(rungs, np.int64)
-
-
-def step_features(preset: str, workload: Workload) -> Floats:
-    """Mean (1, sequences, iterations, gathers) of a decode step of the workload."""
-    lengths = np.arange(workload.kv_low, workload.kv_high + 1)
-    rungs = ladder(preset, workload)
-    blocks = rungs[np.searchsorted(rungs, -(-lengths // BLOCK_SIZE))]
-    iterations = KERNEL.iterations(workload.batch, blocks).mean()
-    return np.array([1.0, workload.batch, iterations, KERNEL.gathers(workload.batch, blocks).mean()])
-
-
-def warmup_features(preset: str, workload: Workload) -> Floats:
-    """(share of the body graphs, per-sequence variants, batched variants, their iterations) of a start."""
-    rungs = ladder(preset, workload)
-    step = min(512, MAX_NUM_BATCHED_TOKENS)
-    queries = [1, *range(step, MAX_NUM_BATCHED_TOKENS + 1, step)]
-    smallest_real = [1, *(query + 1 for query in queries[:-1])]
-    per_sequence = sum(int(np.sum(rungs * BLOCK_SIZE >= query)) for query in smallest_real)
-    seqs = np.array(powers_of_two(MIN_BATCHED_SEQS, workload.batch))[:, None]
-    _, first = np.unique(KERNEL.variant_key(seqs, rungs).ravel(), return_index=True)
-    iterations = KERNEL.iterations(seqs, rungs).ravel()[first]
-    logits_widths = len(powers_of_two(1, workload.batch))
-    body = (2 * logits_widths + 1) / BODY_GRAPHS
-    return np.array([body, per_sequence, len(first), iterations.sum()], np.float64)
-
-
-def _all_features(features: Callable[[str, Workload], Floats]) -> Floats:
-    """Array (workload, preset with the reference first, feature)."""
-    return np.array([[features(preset, load) for preset in (REFERENCE, *PRESETS)] for load in WORKLOADS])
-
-
-STEP: Final = _all_features(step_features)
-WARMUP: Final = _all_features(warmup_features)
 
 
 def gather_share() -> tuple[float, float]:
@@ -195,9 +115,21 @@ def compile_terms(logs: Floats) -> Floats:
 
 
 def warmup_ratios(terms: Floats) -> Floats:
-    """Modelled warm-up of every workload and preset, relative to `8_5`."""
+    """Modelled warm-up of every workload and preset, relative to `8_5`, had all been measured alike."""
     seconds = WARMUP @ terms
     return np.asarray(seconds[:, 1:] / seconds[:, :1])
+
+
+def published_warmup_ratios(logs: Floats) -> Floats:
+    """The same as the figures were taken: not all starts were measured in one chain of runs.
+
+    Args:
+        logs: as `fit_compile` returns them; the last two are the logs of what the starts of `8_5`, and of
+            `uniform`, took beyond those of the three other presets.
+    """
+    baseline, uniform = np.exp(logs[3:])
+    chain = np.where(np.array(PRESETS) == "uniform", uniform, 1.0) / baseline
+    return np.asarray(warmup_ratios(compile_terms(logs[:3])) * chain)
 
 
 def per_sequence_gather_seconds() -> float:
@@ -239,16 +171,30 @@ def fit_step(measured: Floats, weight: Floats, *, anchor_weight: float = 1.0) ->
     return _solve(residuals, (np.log([0.15, 0.01, 0.03]), np.log([0.15, 0.03, 0.02])))
 
 
-def fit_compile(measured: Floats, weight: Floats, *, per_sequence_graph: float | None = None) -> Floats:
-    """Logs of seconds a graph: (per-sequence graph, unless given, batched base, batched per_iteration)."""
+def fit_compile(
+    measured: Floats, weight: Floats, *, per_sequence_graph: float | None = None, chains: bool = True
+) -> Floats:
+    """Logs of seconds a graph and of chains of runs.
+
+    In order: per-sequence graph (unless given), batched base, batched per_iteration, then what starts of
+    `8_5` and of `uniform` took beyond the others'.
+
+    Args:
+        measured: published ratios (workload, preset).
+        weight: of each workload; 0 leaves it out.
+        per_sequence_graph: seconds, where they are not to be fitted.
+        chains: whether chains of runs may differ; the last two logs are 0 where not.
+    """
 
     def residuals(logs: Floats) -> Floats:
         if per_sequence_graph is not None:
             logs = np.array([math.log(per_sequence_graph), *logs[1:]])
-        difference = (warmup_ratios(compile_terms(logs)) - measured) / WARMUP_NOISE * weight[:, None]
-        return np.asarray(difference.ravel())
+        logs = logs if chains else np.array([*logs[:3], 0.0, 0.0])
+        difference = (published_warmup_ratios(logs) - measured) / WARMUP_NOISE * weight[:, None]
+        return np.concatenate([difference.ravel(), logs[3:] / CHAIN_SPREAD])
 
-    return _solve(residuals, (np.log([0.08, 0.5, 0.01]), np.log([0.3, 0.3, 0.05])))
+    logs = _solve(residuals, (np.log([0.08, 0.5, 0.01, 1, 1]), np.log([0.3, 0.3, 0.05, 1, 1])))
+    return logs if chains else np.array([*logs[:3], 0.0, 0.0])
 
 
 def _solve(residuals: Callable[[Floats], Floats], starts: tuple[Floats, ...]) -> Floats:
@@ -285,7 +231,7 @@ def table() -> pd.DataFrame:
     """Measured against modelled, a row for each workload and preset."""
     everything = np.ones(len(WORKLOADS))
     throughput = throughput_ratios(step_terms(fit_step(MEASURED_THROUGHPUT, everything)))
-    warmup = warmup_ratios(compile_terms(fit_compile(MEASURED_WARMUP, everything)))
+    warmup = published_warmup_ratios(fit_compile(MEASURED_WARMUP, everything))
     rows = []
     for at, workload in enumerate(WORKLOADS):
         for column, preset in enumerate(PRESETS):
@@ -327,12 +273,12 @@ def cross_checks() -> list[str]:
     published = ATTENTION_RECORDING_SECONDS / 560
     forced = fit_compile(MEASURED_WARMUP, everything, per_sequence_graph=published)
     forced[0] = math.log(published)
-    off = _summary(warmup_ratios(compile_terms(forced)) - MEASURED_WARMUP)
+    off = _summary(published_warmup_ratios(forced) - MEASURED_WARMUP)
     return [
         f"absolute times: base {shown} s; chunk of 32 entries {chunk:.4f} s",
         f"mean throughput residual by gather share: {split}",
         f"chunk over base from the ratios alone: {shares[0]:.3f}; a workload left out: {sorted(shares)}",
-        f"per-sequence graph forced to {published:.3f} s: batched {np.exp(forced[1:])} s, residuals {off}",
+        f"per-sequence graph forced to {published:.3f} s: batched {np.exp(forced[1:3])} s, residuals {off}",
     ]
 
 
@@ -347,13 +293,12 @@ def derive() -> dict[str, Any]:
     )
     share, half = gather_share()
     chunk_low, chunk_high = np.exp(step_low[2]), np.exp(step_high[2])
-    compile_low, compile_high = spread(
-        fit_compile, lambda logs: warmup_ratios(compile_terms(logs)), MEASURED_WARMUP
-    )
+    compile_low, compile_high = spread(fit_compile, published_warmup_ratios, MEASURED_WARMUP)
     chunks = math.ceil(SWEEP_PREFILL_TOKENS / MAX_NUM_BATCHED_TOKENS)
     prefill = (SWEEP_FIRST_TOKEN_SECONDS - chunks * step[0]) / SWEEP_PREFILL_TOKENS
     gather = per_sequence_gather_seconds()
-    per_sequence_graph, compile_base, compile_iteration = np.exp(compile_logs)
+    per_sequence_graph, compile_base, compile_iteration, baseline_chain, uniform_chain = np.exp(compile_logs)
+    as_one_chain = published_warmup_ratios(fit_compile(MEASURED_WARMUP, everything, chains=False))
 
     scale = "joint fit of throughput ratios and absolute times"
     split = "a chunk's time by that fit; its split by the microbenchmark with 16 and 32 entries a chunk"
@@ -445,12 +390,15 @@ def derive() -> dict[str, Any]:
                 "fitted": _round(float(per_sequence_graph)),
                 "published": _round(ATTENTION_RECORDING_SECONDS / 560),
             },
+            "chains_of_runs": {
+                "8_5": _chain(baseline_chain, compile_low[3], compile_high[3]),
+                "uniform": _chain(uniform_chain, compile_low[4], compile_high[4]),
+                "how": "starts took so many times as long as those of pow2, 4_3 and 9_8 would have",
+            },
             "residuals": {
                 "throughput_ratio": _summary(throughput_ratios(step) - MEASURED_THROUGHPUT),
-                "warmup_ratio": _summary(warmup_ratios(compile_terms(compile_logs)) - MEASURED_WARMUP),
-                "warmup_ratio_without_uniform": _summary(
-                    (warmup_ratios(compile_terms(compile_logs)) - MEASURED_WARMUP)[:, :-1]
-                ),
+                "warmup_ratio": _summary(published_warmup_ratios(compile_logs) - MEASURED_WARMUP),
+                "warmup_ratio_as_one_chain": _summary(as_one_chain - MEASURED_WARMUP),
             },
             "range": {
                 "num_seqs_measured": [4, 32],
@@ -460,6 +408,10 @@ def derive() -> dict[str, Any]:
             },
         },
     }
+
+
+def _chain(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": _round(value), "low": _round(np.exp(low)), "high": _round(np.exp(high))}
 
 
 def _entry(value: float, low: float, high: float, unit: str, how: str) -> dict[str, Any]:

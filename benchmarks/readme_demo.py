@@ -7,6 +7,7 @@ python -m benchmarks.readme_demo --write    put it between the demo markers of R
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -21,6 +22,8 @@ def demo_output() -> str:
     done = subprocess.run(
         [sys.executable, "-m", "ladder_opt", *COMMAND],
         cwd=common.REPOSITORY,
+        env=os.environ | {"PYTHONUTF8": "1"},  # the heat map is drawn with block characters
+        encoding="utf-8",
         capture_output=True,
         text=True,
         check=True,

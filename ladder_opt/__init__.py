@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ladder_opt._version import __version__
 
 if TYPE_CHECKING:
+    from ladder_opt import plot
     from ladder_opt.bucketer.bucketer import Bucketer
     from ladder_opt.calibration.api import calibrate
     from ladder_opt.calibration.request_records import RequestRecords, read_request_records
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from ladder_opt.measurement.api import Measurements, measure
     from ladder_opt.measurement.model_shape import ModelShape, read_model_shape
     from ladder_opt.measurement.options import MeasureOptions
+    from ladder_opt.monitor.drift import drift
+    from ladder_opt.monitor.history import append_history, history_record, read_drift_history
+    from ladder_opt.monitor.prices import Measured
+    from ladder_opt.monitor.result import Drift
     from ladder_opt.occupancy.histogram import StepHistogram
     from ladder_opt.occupancy.record_file import read_recorded_steps
     from ladder_opt.occupancy.replay import Replay, simulate
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
     from ladder_opt.plan.tune import evaluate, tune
     from ladder_opt.presets import preset_num_blocks
     from ladder_opt.reference.verify import Verification, VerifyOptions, verify_plan
+    from ladder_opt.report.figures import write_figures
+    from ladder_opt.report.html import write_report
     from ladder_opt.solve.api import solve_ladders
     from ladder_opt.solve.price import price_ladders
     from ladder_opt.solve.problem import Limits
@@ -65,6 +72,7 @@ _MODULE_OF = {
     "Bucketer": "bucketer.bucketer",
     "Calibration": "calibration.result",
     "CostModel": "cost.model",
+    "Drift": "monitor.result",
     "Engine": "engine",
     "Executor": "executor",
     "Frontier": "plan.frontier",
@@ -77,6 +85,7 @@ _MODULE_OF = {
     "MeasureOptions": "measurement.options",
     "Measurements": "measurement.api",
     "ModelShape": "measurement.model_shape",
+    "Measured": "monitor.prices",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -96,18 +105,22 @@ _MODULE_OF = {
     "Verification": "reference.verify",
     "VerifyOptions": "reference.verify",
     "Workload": "solve.robust",
+    "append_history": "monitor.history",
     "calibrate": "calibration.api",
     "default_ladders": "ladder",
+    "drift": "monitor.drift",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
     "measure": "measurement.api",
+    "history_record": "monitor.history",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
     "read_model_shape": "measurement.model_shape",
+    "read_drift_history": "monitor.history",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",
@@ -124,19 +137,26 @@ _MODULE_OF = {
     "synthesize": "trace.synth",
     "tune": "plan.tune",
     "verify_plan": "reference.verify",
+    "write_figures": "report.figures",
     "write_plan": "plan.plan",
+    "write_report": "report.html",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",
     "write_trace": "trace.parquet",
 }
 
-__all__ = [  # noqa: PLE0604 - built from the one table above
+_MODULES = ("plot",)
+
+__all__ = [  # noqa: PLE0604 - built from the tables above
     "__version__",
+    *_MODULES,
     *_MODULE_OF,
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"ladder_opt.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'ladder_opt' has no attribute {name!r}")

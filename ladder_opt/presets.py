@@ -1,33 +1,32 @@
-"""The Spyre plugin's published KV-ladder presets, as num_blocks ladders.
+"""The Spyre plugin's KV-ladder presets, as num_blocks ladders.
 
 torch-spyre/spyre-inference names five presets (``docs/user_guide/configuration.md``, "Choosing a KV
-ladder"): KV buckets in tokens, which the plugin turns into rungs of ceil(tokens / block_size) blocks.
-It publishes how many buckets each has and what it overpays on average, not how each series is rounded.
-The rules here are ours, chosen to meet those figures; all keep every power of two, so that a length is
-never padded further than by ``pow2``:
+ladder"): KV buckets in tokens, which the plugin turns into rungs of ceil(tokens / block_size) blocks. How it
+makes them is in its source (``spyre_inference/v1/attention/spyre_attn_bucketer.py`` at commit 0c3d568); the
+rules, in our words:
 
-- ``pow2``: powers of two from the first that holds a block, up to max_model_len;
-- ``8_5``, ``4_3``, ``9_8``: pow2, united with a series whose next entry is the one before times the
-  ratio, rounded up to 64 tokens. It starts at 384, 192 and 512 tokens: the starts that give the counts;
-- ``uniform``: pow2, united with 3/16, 5/16, ... 15/16 of max_model_len, rounded up to whole blocks.
+- ``pow2``: powers of two from the first that holds a block, up to max_model_len. All presets keep these, so
+  that a length is never padded further than by ``pow2``;
+- ``8_5``, ``4_3``, ``9_8``: pow2 united with a geometric series. It starts at the grain, each entry is the
+  one before times the ratio in whole tokens, and each is a bucket at the multiple of the grain at or below
+  it, if that is longer than a block. The grain is 64 tokens; where that leaves any bucket that is no whole
+  number of blocks, the series is made again with the block as its grain (and its start);
+- ``uniform``: pow2 united with the sums of a knee and 1, 2, ... steps, where those are whole blocks. The knee
+  is a sixteenth of max_model_len, the step an eighth of it in whole blocks, both a block at least.
 
-With block_size 128, at max_model_len 4096 / 16384 / 32768, and the mean overpay over every KV length
-above block_size at 16384 (whole blocks against the length itself):
+With block_size 128, at max_model_len 4096 / 16384 / 32768, and the mean overpay over every KV length above
+block_size at 4096 (the bucket against the length itself):
 
-| preset    | published count | KV buckets here | num_blocks rungs here | overpay here | published |
-|-----------|-----------------|-----------------|-----------------------|--------------|-----------|
-| `pow2`    | 6 / 8 / 9       | 6 / 8 / 9       | 6 / 8 / 9             | 38.6 %       | 39 %      |
-| `8_5`     | 10 / 15 / 18    | 10 / 15 / 18    | 10 / 15 / 18          | 19.4 %       | 21 %      |
-| `4_3`     | 14 / 20 / 24    | 14 / 20 / 24    | 12 / 18 / 22          | 13.5 %       | 15 %      |
-| `9_8`     | 20 / 34 / 41    | 20 / 34 / 41    | 19 / 33 / 39          | 6.7 %        | 8 %       |
-| `uniform` | 13 / 15 / 16    | 13 / 15 / 16    | 13 / 15 / 16          | 14.1 %       | 14 %      |
+| preset    | published count | buckets here | published overpay | overpay here |
+|-----------|-----------------|--------------|-------------------|--------------|
+| `pow2`    | 6 / 8 / 9       | 6 / 8 / 9    | 39 %              | 38.6 %       |
+| `8_5`     | 10 / 15 / 18    | 10 / 15 / 18 | 21 %              | 20.8 %       |
+| `4_3`     | 14 / 20 / 24    | 14 / 20 / 24 | 15 %              | 15.1 %       |
+| `9_8`     | 20 / 34 / 41    | 20 / 34 / 41 | 8 %               | 8.2 %        |
+| `uniform` | 13 / 15 / 16    | 13 / 15 / 16 | 14 %              | 13.5 %       |
 
-Every published bucket count is met (also the 8 and 18 of `uniform` at 1024 and 131072). `4_3` and `9_8`
-have fewer rungs than buckets, because buckets 64 tokens apart can share a block. Counting blocks instead
-(the same series started at one block and rounded to the nearest block) gives all but one of the counts
-too, but then the published throughput and warm-up figures fit worse, which is why it is not used
-(`benchmarks/derive_builtin_cost.py`). The counts do not pin down single rungs: ask the plugin itself which
-ones it uses before relying on one.
+The 8 and 18 buckets published for `uniform` at 1024 and 131072 are met too. The plugin moves on: ask the one
+in use which buckets it has before relying on a single rung.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ PresetName = Literal["pow2", "8_5", "4_3", "9_8", "uniform"]
 PRESETS: Final[tuple[PresetName, ...]] = get_args(PresetName)
 
 _GRAIN_TOKENS: Final = 64
-_SERIES: Final = {"8_5": (8, 5, 384), "4_3": (4, 3, 192), "9_8": (9, 8, 512)}  # ratio, then start in tokens
-_UNIFORM_SIXTEENTHS: Final = range(3, 16, 2)
+_RATIOS: Final = {"8_5": (8, 5), "4_3": (4, 3), "9_8": (9, 8)}
+_UNIFORM_STEPS: Final = 8  # in max_model_len
+_UNIFORM_KNEES: Final = 16  # likewise
 
 
 def preset_kv_buckets(name: str, *, max_model_len: int, block_size: int) -> tuple[int, ...]:
@@ -66,11 +66,10 @@ def preset_kv_buckets(name: str, *, max_model_len: int, block_size: int) -> tupl
         if size < 1:
             raise UsageError(f"{label}: found {size}, expected at least 1")
     buckets = _powers_of_two(max_model_len, block_size)
-    if name in _SERIES:
-        buckets |= _series(*_SERIES[name], max_model_len)
+    if name in _RATIOS:
+        buckets |= _geometric(*_RATIOS[name], max_model_len, block_size)
     elif name == "uniform":
-        ends = (_ceil_div(max_model_len * part, 16) for part in _UNIFORM_SIXTEENTHS)
-        buckets |= {_ceil_div(end, block_size) * block_size for end in ends}
+        buckets |= _evenly_spaced(max_model_len, block_size)
     return (*sorted(tokens for tokens in buckets if tokens < max_model_len), max_model_len)
 
 
@@ -106,11 +105,31 @@ def _powers_of_two(max_model_len: int, block_size: int) -> set[int]:
     return buckets
 
 
-def _series(numerator: int, denominator: int, start: int, max_model_len: int) -> set[int]:
-    """A geometric series on the grain, each entry rounded up from the one before."""
-    buckets = set()
-    tokens = start
-    while tokens < max_model_len:
-        buckets.add(tokens)
-        tokens = _ceil_div(tokens * numerator, denominator * _GRAIN_TOKENS) * _GRAIN_TOKENS
+def _geometric(numerator: int, denominator: int, max_model_len: int, block_size: int) -> set[int]:
+    """A geometric series below max_model_len, of whole blocks where the plugin makes it so."""
+    buckets = _series(numerator, denominator, _GRAIN_TOKENS, max_model_len, block_size)
+    if any(tokens % block_size for tokens in buckets):
+        return _series(numerator, denominator, block_size, max_model_len, block_size)
     return buckets
+
+
+def _series(numerator: int, denominator: int, grain: int, max_model_len: int, block_size: int) -> set[int]:
+    """Entries grow from the grain in whole tokens; buckets are the multiples of the grain below them.
+
+    A step that would not grow (a grain of a few tokens) ends the series.
+    """
+    buckets = set()
+    tokens, before = grain * numerator // denominator, grain
+    while before < tokens < max_model_len:
+        bucket = tokens // grain * grain
+        if bucket > block_size:
+            buckets.add(bucket)
+        tokens, before = tokens * numerator // denominator, tokens
+    return buckets
+
+
+def _evenly_spaced(max_model_len: int, block_size: int) -> set[int]:
+    """The knee and 1, 2, ... steps, where they are whole blocks, below max_model_len."""
+    step = max(block_size, max_model_len // _UNIFORM_STEPS // block_size * block_size)
+    knee = max(block_size, max_model_len // _UNIFORM_KNEES)
+    return {tokens for tokens in range(knee + step, max_model_len, step) if tokens % block_size == 0}

@@ -18,7 +18,6 @@ PUBLISHED_COUNTS = {
     "9_8": (20, 34, 41),
     "uniform": (13, 15, 16),
 }
-RUNG_COUNTS = PUBLISHED_COUNTS | {"4_3": (12, 18, 22), "9_8": (19, 33, 39)}
 PUBLISHED_OVERPAY = {"pow2": 0.39, "8_5": 0.21, "4_3": 0.15, "9_8": 0.08, "uniform": 0.14}
 
 
@@ -34,17 +33,17 @@ def test_uniform_has_the_published_counts_of_short_and_long_contexts() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_rung_counts(name: str) -> None:
+def test_every_bucket_is_a_rung_of_its_own(name: str) -> None:
     found = tuple(len(preset_num_blocks(name, max_model_len=tokens, block_size=128)) for tokens in CONTEXTS)
-    assert found == RUNG_COUNTS[name]
+    assert found == PUBLISHED_COUNTS[name]  # with this block_size every bucket is whole blocks
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_mean_overpay_is_near_the_published_one(name: str) -> None:
-    rungs = np.array(preset_num_blocks(name, max_model_len=16384, block_size=128))
-    lengths = np.arange(129, 16385)
-    padded = rungs[np.searchsorted(rungs * 128, lengths)] * 128
-    assert np.mean(padded / lengths - 1) == pytest.approx(PUBLISHED_OVERPAY[name], abs=0.018)
+def test_mean_overpay_is_the_published_one(name: str) -> None:
+    buckets = np.array(preset_kv_buckets(name, max_model_len=4096, block_size=128))
+    lengths = np.arange(129, 4097)
+    padded = buckets[np.searchsorted(buckets, lengths)]
+    assert round(float(np.mean(padded / lengths - 1)), 2) == PUBLISHED_OVERPAY[name]
 
 
 def test_ladders_at_4096() -> None:
@@ -53,8 +52,25 @@ def test_ladders_at_4096() -> None:
 
     assert ladder("pow2") == (1, 2, 4, 8, 16, 32)
     assert ladder("8_5") == (1, 2, 3, 4, 5, 8, 13, 16, 21, 32)
-    assert ladder("4_3") == (1, 2, 3, 4, 6, 8, 10, 14, 16, 18, 24, 32)
+    assert ladder("4_3") == (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 23, 31, 32)
+    assert ladder("9_8") == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 18, 20, 23, 26, 29, 32)
     assert ladder("uniform") == (1, 2, 4, 6, 8, 10, 14, 16, 18, 22, 26, 30, 32)
+
+
+def test_a_series_keeps_its_64_token_grain_where_that_is_whole_blocks() -> None:
+    # By hand: 64 * 4 / 3 = 85, 113, 150, 200, 266, 354, 472, 629, 838, each down to 64 tokens, above one
+    # block.
+    found = preset_kv_buckets("4_3", max_model_len=1000, block_size=64)
+    assert found == (64, 128, 192, 256, 320, 448, 512, 576, 832, 1000)
+    # With blocks of 128, 192 is none: from 128 on it is 170, 226, 301, 401, 534, 712, 949.
+    found = preset_kv_buckets("4_3", max_model_len=1000, block_size=128)
+    assert found == (128, 256, 384, 512, 640, 896, 1000)
+
+
+def test_uniform_without_a_whole_block_above_its_knee_is_powers_of_two() -> None:
+    assert preset_kv_buckets("uniform", max_model_len=5000, block_size=128) == preset_kv_buckets(
+        "pow2", max_model_len=5000, block_size=128
+    )
 
 
 @given(

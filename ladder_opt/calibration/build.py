@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.calibration import combine
-from ladder_opt.calibration.combine import KEPT_DRAWS, PartFit
+from ladder_opt.calibration.combine import PartFit
 from ladder_opt.calibration.evidence import (
     ATTENTION_CALL,
     ATTENTION_PER_SEQ,
@@ -18,7 +18,6 @@ from ladder_opt.calibration.evidence import (
     COMPILE_BASE,
     COMPILE_PER_ITERATION,
     COMPILE_PER_ITERATION_SQ,
-    NUISANCES,
     PER_GATHER,
     PER_ITERATION,
     PER_PREFILL_TOKEN,
@@ -41,7 +40,6 @@ from ladder_opt.errors import InputError, UsageError
 
 SEED: Final = 0
 _SERVER_KERNEL: Final = "per_block"  # see `server_steps`
-_DIGITS: Final = 5
 ATTENTION_ALONE: Final = (
     "step_seconds.base is the attention kernel's alone: a replay with it runs too fast; add request records, "
     "a log of iterations or whole steps of the server"
@@ -148,7 +146,7 @@ def build_calibration(
         "tables": {
             name: table.to_dict() for name, table in tables.items() if not np.isnan(table.formula_error)
         },
-        "draws": _draws(draft),
+        "draws": combine.stored_draws(draft.draws),
         "warnings": draft.warnings,
     }
     if server is not None:
@@ -401,19 +399,6 @@ def _range(samples: Samples) -> dict[str, list[int]]:
         "gathers": kernel.gathers(samples.num_seqs, samples.num_blocks),
     }
     return {name: [int(each.min()), int(each.max())] for name, each in sizes.items()}
-
-
-def _draws(draft: _Draft) -> dict[str, Any]:
-    names = [name for name in draft.draws if name not in NUISANCES]
-    if not names:
-        return {}
-    count = min(KEPT_DRAWS, *(len(draft.draws[name]) for name in names))
-    values = np.column_stack([draft.draws[name][:count] for name in names])
-    return {
-        "parameters": names,
-        "values": [[float(f"{value:.{_DIGITS}g}") for value in row] for row in values.tolist()],
-        "how": "bootstrap draws of each joint fit, the fits independent of each other",
-    }
 
 
 def _model(draft: _Draft, name: str, kernel: str, graphs: int, startup: Mapping[str, Any]) -> dict[str, Any]:

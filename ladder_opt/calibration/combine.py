@@ -31,6 +31,7 @@ from ladder_opt.calibration.evidence import (
     COMPILE_BASE,
     COMPILE_PER_ITERATION,
     COMPILE_PER_ITERATION_SQ,
+    NUISANCES,
     PER_GATHER,
     PER_ITERATION,
     PER_PREFILL_TOKEN,
@@ -51,6 +52,7 @@ from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.errors import InputError
 
 KEPT_DRAWS: Final = 100
+_DIGITS: Final = 5
 _ORDER: Final = (  # who is kept where rows cannot tell terms apart
     BASE,
     ATTENTION_CALL,
@@ -252,6 +254,20 @@ def all_samples(evidence: Sequence[Evidence], *, layers: int | None, graphs: int
         if len(each.layer_samples):
             parts.append(scaled(each.layer_samples, float(layers or 1)))
     return Samples.concat(parts)
+
+
+def stored_draws(draws: Mapping[str, Floats]) -> dict[str, Any]:
+    """The entry of the cost file's `fit.draws`: a row a draw, rounded, nuisances left out."""
+    names = [name for name in draws if name not in NUISANCES]
+    if not names:
+        return {}
+    count = min(KEPT_DRAWS, *(len(draws[name]) for name in names))
+    values = np.column_stack([draws[name][:count] for name in names])
+    return {
+        "parameters": names,
+        "values": [[float(f"{value:.{_DIGITS}g}") for value in row] for row in values.tolist()],
+        "how": "bootstrap draws of each joint fit, the fits independent of each other",
+    }
 
 
 def is_compile(samples: Samples) -> NDArray[np.bool_]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ladder_opt.calibration.combine import KEPT_DRAWS, stored_draws
 from ladder_opt.calibration.evidence import (
     BASE,
+    PER_GATHER,
     PER_PREFILL_TOKEN,
     PER_SEQ,
     PER_SEQUENCE_GATHER,
@@ -67,7 +69,10 @@ def calibrate_request_records(
     warnings = (*found.steps.warnings(), *_reproduced(runs, server, found), NO_PLANS)
     return Calibration(
         cost=found.cost.model_copy(
-            update={"fit": _fit_part(runs, server, found, warnings) | {"scheduling": asdict(scheduling)}}
+            update={
+                "fit": _fit_part(runs, server, found, warnings)
+                | {"scheduling": asdict(scheduling), "draws": _stored_draws(found)}
+            }
         ),
         warnings=warnings,
         notes=tuple(note for run in runs for note in _notes(run)),
@@ -113,6 +118,14 @@ def _fitted(
         runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
     scheduling = Scheduling(prefix_caching=options.prefix_caching)
     return runs, server, fit_server_steps(runs, server, name=options.name, scheduling=scheduling)
+
+
+def _stored_draws(found: ServerFit) -> dict[str, Any]:
+    """Draws of every term of the cost model; the terms of a padded step are those of the server's own."""
+    of_terms = {term.name: found.steps.draws[:KEPT_DRAWS, k] for k, term in enumerate(found.steps.terms)}
+    draws = {_KEYS[name][0]: values for name, values in of_terms.items()}
+    draws |= {PER_SEQ: of_terms["per_seq"], PER_GATHER: of_terms["per_block"]}
+    return stored_draws(draws)
 
 
 def _reproduced(runs: Sequence[RequestRecords], engine: ServerEngine, found: ServerFit) -> tuple[str, ...]:

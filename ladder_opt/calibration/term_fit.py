@@ -36,6 +36,8 @@ _NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median
 _NEGLIGIBLE_SHARE = 1e-3  # of the mean row: less is as good as nothing
 _COLLINEAR_R_SQUARED = 0.98
 _FEWEST_ROWS = 1
+_SINGULAR = 1e-8
+_UNSAID = 1e-6  # of a row's units, along a direction that no row holds
 
 Floats = NDArray[np.float64]
 
@@ -86,8 +88,9 @@ class TermFit:
         residuals: measured / fitted - 1, (rows,).
         r_squared: of seconds, 1 - squared residuals over squared distances from the mean.
         relative_error: robust standard deviation of the residuals.
-        covariance: of the values by linear theory, bounds left aside, (terms, terms); infinite variances
-            stand where the rows do not determine a term.
+        covariance: of the values by linear theory, bounds left aside, (terms, terms), along what the rows
+            determine.
+        undetermined: directions that the rows say nothing of, (terms, directions).
     """
 
     names: tuple[str, ...]
@@ -98,6 +101,7 @@ class TermFit:
     r_squared: float
     relative_error: float
     covariance: Floats
+    undetermined: Floats
 
     @property
     def rows(self) -> int:
@@ -122,11 +126,9 @@ class TermFit:
         The next point to measure is the one where this is largest relative to `predict`.
         """
         x = self._design(columns)
-        known = np.isfinite(np.diag(self.covariance))
-        inner = np.where(np.outer(known, known), self.covariance, 0.0)
-        variance = np.einsum("ik,kl,il->i", x, inner, x)
-        unknown = (x[:, ~known] != 0).any(axis=1)
-        return np.where(unknown, np.inf, np.sqrt(np.maximum(variance, 0.0)))
+        variance = np.einsum("ik,kl,il->i", x, self.covariance, x)
+        unsaid = (np.abs(x @ self.undetermined) > _UNSAID).any(axis=1)
+        return np.where(unsaid, np.inf, np.sqrt(np.maximum(variance, 0.0)))
 
     def _design(self, columns: Mapping[str, ArrayLike]) -> Floats:
         arrays = [np.asarray(columns[name], np.float64) for name in self.names]
@@ -167,7 +169,7 @@ def fit_terms(
     theta /= unit
     fitted = np.maximum(x @ theta, _floor(y))
     residual = y / fitted - 1
-    covariance, leverage, sigma = _linear_theory(x, fitted, weights, robust, residual)
+    covariance, undetermined, leverage = _linear_theory(x, fitted, weights, robust, residual)
     noise = _noise(residual, weights, leverage, x.shape[1])
     rng = np.random.default_rng(seed)
     draws = theta[None, :].copy()
@@ -195,8 +197,9 @@ def fit_terms(
         ),
         residuals=residual,
         r_squared=1 - float(np.sum((y - x @ theta) ** 2)) / middle if middle else 1.0,
-        relative_error=sigma,
+        relative_error=float(_NORMAL_MAD * np.median(np.abs(residual))),
         covariance=covariance,
+        undetermined=undetermined,
     )
 
 
@@ -240,28 +243,23 @@ _TUNING = 2.0  # in scales: rows nearer than this count nearly in full
 
 def _linear_theory(
     x: Floats, fitted: Floats, weights: Floats, robust: Floats, residual: Floats
-) -> tuple[Floats, Floats, float]:
-    """Covariance of theta, leverage of each row, and the residuals' robust relative error."""
+) -> tuple[Floats, Floats, Floats]:
+    """Covariance of theta, directions that no row holds, and the leverage of each row."""
     rows, terms = x.shape
     free = rows - terms
-    scaled = residual * weights
-    scale = _NORMAL_MAD * float(np.median(np.abs(scaled)))
-    sigma = scale * np.sqrt(rows / free) if free > 0 else 0.0
-    sigma = max(sigma, _NOMINAL_ERROR * float(np.median(weights)) if free <= 0 else 1e-9)
+    scale = _NORMAL_MAD * float(np.median(np.abs(residual * weights)))
+    sigma = scale * np.sqrt(rows / free) if free > 0 else _NOMINAL_ERROR * float(np.median(weights))
     a = x * (np.sqrt(robust) * weights / fitted)[:, None]
     unit = np.sqrt((a**2).sum(axis=0))
-    used = unit > 0
-    a = a[:, used] / unit[used]
-    left, singular, right = np.linalg.svd(a, full_matrices=False)
-    keep = singular > 1e-8 * singular[0] if len(singular) else np.zeros(0, np.bool_)
-    inverse = (right[keep].T / singular[keep] ** 2) @ right[keep]
-    undetermined = (np.abs(right[~keep]) > 1e-6).any(axis=0) if not keep.all() else np.zeros(used.sum(), bool)
-    covariance = np.diag(np.full(terms, np.inf))
-    at = np.flatnonzero(used)
-    covariance[np.ix_(at, at)] = inverse * sigma**2 / np.outer(unit[used], unit[used])
-    covariance[at[undetermined], at[undetermined]] = np.inf
-    leverage = (left[:, keep] ** 2).sum(axis=1)
-    return covariance, np.asarray(leverage), float(_NORMAL_MAD * np.median(np.abs(residual)))
+    unit[unit == 0] = 1.0
+    left, singular, right = np.linalg.svd(a / unit, full_matrices=True)
+    keep = np.zeros(terms, np.bool_)
+    keep[: len(singular)] = singular > _SINGULAR * max(float(singular[0]), 1e-300)
+    held = right[keep] / singular[keep[: len(singular)]][:, None]
+    covariance = held.T @ held * sigma**2 / np.outer(unit, unit)
+    leverage = (left[:, : len(singular)][:, keep[: len(singular)]] ** 2).sum(axis=1)
+    # A direction d of the scaled terms is one of theta = d / unit; a row x asks for it as x . d / unit.
+    return covariance, np.asarray(right[~keep].T / unit[:, None]), np.asarray(leverage)
 
 
 def _noise(residual: Floats, weights: Floats, leverage: Floats, terms: int) -> Floats:

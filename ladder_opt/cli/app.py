@@ -14,10 +14,12 @@ from ladder_opt._version import __version__
 from ladder_opt.cli import (
     calibrate,
     check,
+    drift,
     evaluate,
     export,
     frontier,
     measure,
+    report,
     simulate,
     sweep,
     trace,
@@ -49,6 +51,8 @@ command(app, "measure")(measure.run)
 command(app, "check")(check.run)
 command(app, "export")(export.run)
 command(app, "verify")(verify.run)
+command(app, "drift")(drift.run)
+command(app, "report")(report.run)
 app.add_typer(trace.app, name="trace")
 
 

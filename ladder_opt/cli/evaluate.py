@@ -18,7 +18,7 @@ from ladder_opt.cli.options import (
     StepsOptions,
     solve_options,
 )
-from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.output import exit_code, progress_bar, warn
 from ladder_opt.cli.traffic import load_traffic, span_note
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
@@ -96,7 +96,7 @@ def run(
     warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(result.warnings)
     if as_json:
-        print_json(result.to_dict())
+        typer.echo(result.to_json(), nl=False)
     else:
         from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
 

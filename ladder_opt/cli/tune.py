@@ -19,7 +19,7 @@ from ladder_opt.cli.options import (
     StepsOptions,
     solve_options,
 )
-from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.output import exit_code, progress_bar, warn
 from ladder_opt.cli.traffic import load_traffic, span_note
 from ladder_opt.files import check_output
 from ladder_opt.plan.plan import write_plan
@@ -86,7 +86,7 @@ def run(
     if output is not None:
         write_plan(plan, output)
     if as_json:
-        print_json(plan.to_dict())
+        typer.echo(plan.to_json(), nl=False)
     else:
         from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
 

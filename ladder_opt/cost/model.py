@@ -31,6 +31,7 @@ from ladder_opt.cost.geometry import KERNELS, Kernel, get_kernel
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import read_text
 from ladder_opt.ladder import Target
+from ladder_opt.markup import facts as fact_table
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
 
 DEFAULT_COST_NAME = "spyre-granite-3.3-8b"
@@ -231,6 +232,20 @@ class CostModel(BaseModel):
             del data["replay_seconds"]["per_seq"]
         return data
 
+    def _repr_html_(self) -> str:
+        rows = []
+        for part in ("step_seconds", "compile_seconds", "replay_seconds"):
+            terms: BaseModel = getattr(self, part)
+            rows += [
+                (f"{part}.{name}", f"{value:.4g}") for name, value in terms.model_dump().items() if value
+            ]
+        rows += [("graphs_per_variant", str(self.graphs_per_variant))]
+        rows += [("startup_seconds", f"{self.startup_seconds:g}")]
+        for name in ("step_table", "compile_table"):
+            if getattr(self, name) is not None:
+                rows.append((name, f"{len(getattr(self, name)):,} measured pairs"))
+        return fact_table(rows, caption=f"CostModel {self.name}, kernel {self.kernel}")
+
     def sha256(self) -> str:
         """Digest of the model's content, whatever its file's spacing or key order."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
@@ -297,7 +312,15 @@ def cost_model_from_text(text: str, *, path: str | Path | None = None) -> CostMo
     Raises:
         InputError: with the key path of the fault.
     """
-    data = load_json_object(text, path=path, what="a cost model")
+    return cost_model_from_dict(load_json_object(text, path=path, what="a cost model"), path=path)
+
+
+def cost_model_from_dict(data: dict[str, Any], *, path: str | Path | None = None) -> CostModel:
+    """Check a cost model's JSON object.
+
+    Raises:
+        InputError: with the key path of the fault.
+    """
     check_schema(data, family="ladder_opt/cost", major=1, path=path)
     try:
         return CostModel.model_validate(data)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
+from ladder_opt.markup import facts as fact_table
 from ladder_opt.occupancy._cells import merged_cells
 from ladder_opt.occupancy.sequences import SequenceHistogram
 
@@ -125,6 +126,17 @@ class StepHistogram:
         small = ~self.batched(engine)
         calls = self.steps[small] * self.num_seqs[small]
         return SequenceHistogram(self.num_blocks[small], np.ones(len(calls), np.int64), calls)
+
+    def _repr_html_(self) -> str:
+        total = self.total_steps
+        facts: list[tuple[str, object]] = [("decode steps", f"{total:,.6g}"), ("cells", f"{len(self):,}")]
+        if len(self):
+            for name, sizes in (("num_seqs", self.num_seqs), ("num_blocks", self.num_blocks)):
+                mean = float((sizes * self.steps).sum()) / total
+                facts.append((name, f"{sizes.min()} to {sizes.max()}, mean {mean:.1f}"))
+        if self.sequences is not None:
+            facts.append(("per-sequence calls", f"{self.sequences.total_calls:,.6g}"))
+        return fact_table(facts, caption="StepHistogram")
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""

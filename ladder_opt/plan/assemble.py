@@ -21,6 +21,8 @@ from ladder_opt.plan.robust import (
     workload_names,
 )
 from ladder_opt.plan.rounds import Source, Task
+from ladder_opt.plan.steps_part import cost_dict, occupancy_dict
+from ladder_opt.plan.traffic import traffic_dict
 from ladder_opt.solve.evidence import unseen_share, worst_padding
 from ladder_opt.solve.price import LadderPrice, best_absent_rung, value_rungs
 from ladder_opt.solve.problem import Limits
@@ -181,8 +183,11 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "cost_sha256": task.cost.sha256(),
                 "cost_name": task.cost.name,
                 "replay": replay,
+                "traffic": traffic_dict(task),
                 "asked": _asked(task),
             },
+            "cost": cost_dict(task.cost),
+            "occupancy": occupancy_dict(outcome.steps),
         }
     )
 

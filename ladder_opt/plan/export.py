@@ -84,7 +84,7 @@ def _vllm_yaml(plan: Plan) -> str:
             *(f"# {line}" for line in _spyre_lines(plan)),
         ]
     elif plan.verdict != "not-used":
-        # vLLM wants this option as JSON in a string; baselines and rungs are for people, not for the server.
+        # vLLM wants this option as JSON in a string; what only people read is left out of it.
         inline = json.dumps({"ladder_opt": _for_server(plan)}, separators=(",", ":"))
         lines.append(f"additional-config: {json.dumps(inline)}")
     return "\n".join(lines) + "\n"
@@ -109,6 +109,8 @@ def _for_server(plan: Plan) -> dict[str, object]:
             "baselines": (),
             "warnings": (),
             "result": plan.result.model_copy(update={"rungs": (), "dead_variants": ()}),
+            "cost": None,
+            "occupancy": None,
         }
     )
     return slim.to_dict()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
+from ladder_opt.markup import table
 from ladder_opt.occupancy.replay import load_warnings
 from ladder_opt.plan.baselines import is_within
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
@@ -20,6 +21,7 @@ from ladder_opt.plan.rounds import Progress, Source, Task, settle
 from ladder_opt.solve.api import solve_frontier_of
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.verify import check_result
+from ladder_opt.units import duration_text, hours_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _CHECKED_IN_FULL = 25  # points that the plain checker prices too; the others are priced by `price_ladders`
 _MINUTE_SECONDS = 60.0
+_ROWS_SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +79,44 @@ class Frontier:
             return {}
         return {"query_lens": [" ".join(map(str, price.ladders.query_lens or ())) for price in self.prices]}
 
+    def _repr_html_(self) -> str:
+        """Its ends, knee and choice, and some points between."""
+        count = len(self)
+        spread = {round(index * (count - 1) / (_ROWS_SHOWN - 1)) for index in range(_ROWS_SHOWN)}
+        marks = {self.knee: "knee", self.chosen: "least in all"}
+        rows = [
+            (
+                marks.get(index, ""),
+                duration_text(self.prices[index].warmup_seconds),
+                hours_text(self.prices[index].step_seconds),
+                f"{self.prices[index].num_variants:,}",
+            )
+            for index in sorted(spread | set(marks))
+        ]
+        whole = "complete" if self.complete else "the best known"
+        caption = f"Frontier: {count:,} points, {whole}; {self.restarts:.4g} server starts"
+        return table(("", "warm-up", "step time", "variants"), rows, caption=caption)
+
     def best_within(self, warmup_seconds: float) -> LadderPrice | None:
         """The least step time that a warm-up allows."""
         allowed = [price for price in self.prices if price.warmup_seconds <= warmup_seconds * (1 + 1e-12)]
         return allowed[-1] if allowed else None
+
+    def with_known(self, prices: Iterable[LadderPrice]) -> Frontier:
+        """The frontier with ladders known from elsewhere: those that none of all beats stay, each point once.
+
+        A complete frontier stays as it is.
+        """
+        if self.complete:
+            return self
+        kept: list[LadderPrice] = []
+        for price in sorted(
+            (*self.prices, *prices),
+            key=lambda each: (each.warmup_seconds, each.step_seconds, each.num_variants),
+        ):
+            if not kept or price.step_seconds < kept[-1].step_seconds:
+                kept.append(price)
+        return replace(self, prices=tuple(kept), knee=_knee(kept), chosen=_chosen(kept))
 
     def minute_after(self, index: int) -> float:
         """Step seconds that one more minute of warm-up would save at a point."""
@@ -193,7 +230,7 @@ def frontier(
         prices=tuple(prices),
         complete=complete,
         knee=_knee(prices),
-        chosen=min(range(len(prices)), key=lambda index: prices[index].objective_seconds),
+        chosen=_chosen(prices),
         restarts=restarts,
         warnings=tuple(notes),
     )
@@ -214,6 +251,10 @@ def _check(steps: StepHistogram, task: Task, prices: Sequence[LadderPrice]) -> N
             objective_seconds=price.objective_seconds,
             guard=task.options.guard,
         )
+
+
+def _chosen(prices: Sequence[LadderPrice]) -> int:
+    return min(range(len(prices)), key=lambda index: prices[index].objective_seconds)
 
 
 def _knee(prices: Sequence[LadderPrice]) -> int:

@@ -5,6 +5,7 @@ Keys that a later release adds within version 1 are kept as they are.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -337,6 +338,40 @@ class PlanInput(Part):
     left_out_where_none = ("format",)
 
 
+class PlanTraffic(Part):
+    """The requests that the plan was made for; see `plan.traffic`.
+
+    `requests_per_second` are those of one engine, None for a closed loop; the token columns are quantiles at
+    `shares`.
+    """
+
+    requests: Amount
+    requests_per_second: Amount | None = None
+    shares: tuple[Amount, ...]
+    prompt_tokens: tuple[Rung, ...]
+    output_tokens: tuple[Rung, ...]
+
+    @model_validator(mode="after")
+    def _quantiles_ascend(self) -> Self:
+        for name, values in (
+            ("shares", self.shares),
+            ("prompt_tokens", self.prompt_tokens),
+            ("output_tokens", self.output_tokens),
+        ):
+            column = f"provenance.traffic.{name}"
+            if len(values) != len(self.shares) or len(values) < 2:
+                raise InputError(f"{len(values)} of them", "as many as shares, and 2 or more", column=column)
+            if any(high < low for low, high in pairwise(values)):
+                raise InputError("a fall", "quantiles in ascending order", column=column)
+        if (self.shares[0], self.shares[-1]) != (0.0, 1.0):
+            raise InputError(
+                f"{self.shares[0]:g} to {self.shares[-1]:g}",
+                "shares from 0 to 1",
+                column="provenance.traffic",
+            )
+        return self
+
+
 class PlanProvenance(Part):
     """What the plan was made from, and by which release."""
 
@@ -346,7 +381,10 @@ class PlanProvenance(Part):
     cost_sha256: str
     cost_name: str | None = None
     replay: dict[str, Any] | None = None
+    traffic: PlanTraffic | None = None
     asked: dict[str, Any] | None = None
+
+    left_out_where_none = ("traffic",)
 
 
 class PlanEngine(Part):

@@ -6,7 +6,6 @@ the rules across fields: each ladder ascends and ends exactly on the engine's li
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -18,10 +17,14 @@ from pydantic import (
 )
 
 from ladder_opt.cost.geometry import KERNELS
+from ladder_opt.cost.model import CostModel, cost_model_from_dict
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
+from ladder_opt.markup import facts as fact_table
+from ladder_opt.markup import joined, table
+from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.plan.parts import (
     Part,
     PlanBaseline,
@@ -33,6 +36,8 @@ from ladder_opt.plan.parts import (
     Rung,
     Verdict,
 )
+from ladder_opt.plan.steps_part import PlanOccupancy, plan_json
+from ladder_opt.units import duration_text, hours_text
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
 
 if TYPE_CHECKING:
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA = "ladder_opt/plan/1"
 MAX_PLAN_FILE_BYTES = 16 << 20
+_RUNGS_SHOWN = 40
 
 
 class Plan(Part):
@@ -60,9 +66,12 @@ class Plan(Part):
     warnings: tuple[str, ...] = ()
     uncertainty: PlanUncertainty | None = None
     provenance: PlanProvenance
+    cost: dict[str, Any] | None = None
+    occupancy: PlanOccupancy | None = None
 
-    # Only plans for the Spyre plugin's variables have query lengths; only some were asked how sure they are.
-    left_out_where_none = ("query_lens", "uncertainty")
+    # Only plans for the Spyre plugin's variables have query lengths, only some were asked how sure they are, and
+    # older plans lack what they are made of.
+    left_out_where_none = ("query_lens", "uncertainty", "cost", "occupancy")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -148,6 +157,34 @@ class Plan(Part):
         """The engine the plan was made for."""
         return Engine(**self._engine_limits())
 
+    def to_steps(self) -> StepHistogram | None:
+        """The steps that the plan is priced on; None where the file does not hold them.
+
+        Raises:
+            InputError: one is beyond the engine's limits.
+        """
+        steps = None if self.occupancy is None else self.occupancy.to_steps()
+        if steps is not None:
+            steps.check_limits(self.to_engine())
+        return steps
+
+    def to_cost_model(self) -> CostModel | None:
+        """The prices that the plan was made with; None where the file does not hold them.
+
+        Raises:
+            InputError: they are no cost model, or another one than `provenance.cost_sha256` says.
+        """
+        if self.cost is None:
+            return None
+        cost = cost_model_from_dict(self.cost)
+        if cost.sha256() != self.provenance.cost_sha256:
+            raise InputError(
+                f"a cost model of digest {cost.sha256()[:12]}...",
+                f"that of provenance.cost_sha256, {self.provenance.cost_sha256[:12]}...",
+                column="cost",
+            )
+        return cost
+
     def _engine_limits(self) -> dict[str, Any]:
         return self.engine.model_dump(include=set(PlanEngine.model_fields))
 
@@ -162,7 +199,30 @@ class Plan(Part):
 
     def to_json(self) -> str:
         """The file's text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        return plan_json(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        priced: list[tuple[str, Plan | PlanBaseline, PlanPrice]] = [("plan", self, self.result)]
+        priced += [(baseline.name, baseline, baseline) for baseline in self.baselines]
+        rows = [
+            (
+                name,
+                f"{len(each.num_seqs)} x {len(each.num_blocks)}",
+                f"{price.num_variants:,}",
+                duration_text(price.warmup_seconds),
+                hours_text(price.step_seconds),
+                hours_text(price.objective_seconds),
+                f"{price.gathers.overpay:.1%}",
+            )
+            for name, each, price in priced
+        ]
+        columns = ("ladders", "rungs", "variants", "warm-up", "step time", "in all", "overpay")
+        facts = [
+            ("verdict", f"{self.verdict}, {self.result.status}"),
+            ("num_seqs", joined(self.num_seqs, most=_RUNGS_SHOWN)),
+            ("num_blocks", joined(self.num_blocks, most=_RUNGS_SHOWN)),
+        ]
+        return fact_table(facts) + table(columns, rows)
 
     def to_frame(self) -> pd.DataFrame:
         """Plan and baselines, a row each: warm-up, variants, step seconds, objective, overpay."""

@@ -30,7 +30,7 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
         by = ", ".join(Path(path).name for path in one["told_by"])
         table.add_row(name, f"{one['value']:.4g}", interval, one["unit"], f"{by}{sure}")
     lines: list[RenderableType] = [
-        f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant; start-up {cost.startup_seconds:.4g} s",
+        f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant",
         "",
         table,
         "",
@@ -44,6 +44,8 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
     for name, sizes in fit["range"].items():
         spans = ", ".join(f"{what} {low:,} to {high:,}" for what, (low, high) in sizes.items())
         lines.append(f"{name} measured at {spans}")
+    if cost.startup_seconds:
+        lines.append(f"start-up that no ladder changes: {cost.startup_seconds:.4g} s")
     for name, one in fit["tables"].items():
         lines.append(f"{name}: {'a table' if one['used'] else 'no table'}: {one['reason']}")
     return Group(*lines)

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
+from ladder_opt.markup import facts as fact_table
+from ladder_opt.units import duration_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BEYOND_MAX_MODEL_LEN = "beyond_max_model_len"
+
+
+_FRAME_COLUMNS = ("arrival_seconds", "prompt_tokens", "output_tokens", "cached_tokens", "priority", "session")
 
 
 @dataclass(frozen=True)
@@ -124,11 +133,52 @@ class Trace:
     def __len__(self) -> int:
         return len(self.prompt_tokens)
 
+    def _repr_html_(self) -> str:
+        facts: list[tuple[str, object]] = [("requests", f"{len(self):,}")]
+        if self.arrival_seconds is not None:
+            facts.append(("span", duration_text(self.span_seconds)))
+        for name in ("prompt_tokens", "output_tokens"):
+            tokens = getattr(self, name)
+            if len(tokens):
+                median = float(np.median(tokens))
+                facts.append((name, f"{tokens.min():,} to {tokens.max():,}, median {median:,.0f}"))
+        facts += [(f"set aside: {reason}", f"{count:,}") for reason, count in self.set_aside.items()]
+        facts += [("file", source.path) for source in self.sources]
+        facts += [("note", note) for note in self.notes]
+        return fact_table(facts, caption="Trace")
+
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "set_aside": dict(self.set_aside)}  # a read-only view is not to be pickled
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, set_aside=MappingProxyType(state["set_aside"]))  # type: ignore[arg-type]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each request, in the order of arrival; columns that the trace lacks are left out.
+
+        `hash_ids` are left out too: they are of another length for each request.
+        """
+        import pandas as pd  # noqa: PLC0415  (slow to import)
+
+        columns = {name: getattr(self, name) for name in _FRAME_COLUMNS}
+        return pd.DataFrame({name: values for name, values in columns.items() if values is not None})
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> Self:
+        """Read the columns of `to_frame`, sorted by arrival; other columns are left alone.
+
+        Raises:
+            InputError: a column is missing, or holds what a trace cannot.
+        """
+        missing = [name for name in ("prompt_tokens", "output_tokens") if name not in frame]
+        if missing:
+            raise InputError(f"columns {', '.join(map(str, frame.columns))}", f"{missing[0]} among them")
+        if "arrival_seconds" in frame:
+            frame = frame.sort_values("arrival_seconds", kind="stable")
+        columns = {name: frame[name].to_numpy() for name in _FRAME_COLUMNS if name in frame}
+        if "arrival_seconds" in columns and len(frame):
+            columns["arrival_seconds"] = columns["arrival_seconds"] - columns["arrival_seconds"][0]
+        return cls(**{"arrival_seconds": None, **columns})
 
     @property
     def has_arrivals(self) -> bool:

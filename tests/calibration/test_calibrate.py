@@ -93,7 +93,10 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_mistakes_are_one_line(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     accepted = (
-        f"expected per-request records with the times of first and last tokens ({', '.join(TIMED_FORMATS)})"
+        "expected rows of ladder-opt measure; tab-separated rows of the Spyre plugin's attention "
+        "microbenchmark; a table with num_seqs, num_blocks and seconds or compile_seconds; a server's "
+        "log with the Spyre plugin's warm-up lines or vLLM's lines of iterations; "
+        f"per-request records with the times of first and last tokens ({', '.join(TIMED_FORMATS)})"
     )
     Path("trace.csv").write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:01:51,3,4\n", "utf-8"

@@ -84,6 +84,8 @@ def test_the_files_keys_are_those_of_the_design() -> None:
         "baselines",
         "warnings",
         "provenance",
+        "cost",
+        "occupancy",
     ]
     assert data["schema"] == "ladder_opt/plan/1"
     assert data["engine"] == ENGINE.to_dict()

@@ -1,0 +1,143 @@
+"""Figures of plans, traffic and prices, for notebooks: each function returns a plotly figure.
+
+    import ladder_opt as lo
+
+    plan = lo.read_plan("plan.json")
+    lo.plot.occupancy(plan)
+    lo.plot.waste(plan).write_html("waste.html")
+
+plotly is imported by the first figure. `ladder-opt report` puts the same figures on one page, and
+`--figures` draws them with matplotlib; all take their numbers from the same functions (`ladder_data`,
+`time_data`, `trace_data`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import UsageError
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.occupancy.replay import Replay
+from ladder_opt.occupancy.timeline import Timeline
+from ladder_opt.plan.frontier import Frontier
+from ladder_opt.plan.plan import Plan
+from ladder_opt.trace.stream import AnyTrace
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+__all__ = ["cost", "frontier", "occupancy", "rungs", "step_seconds", "trace", "waste"]
+
+
+def occupancy(
+    steps: StepHistogram | Replay | Plan, plan: Plan | None = None, *, engine: Engine | None = None
+) -> go.Figure:
+    """How often each batch shape occurred, as a heat map, with the rungs of plan and default over it.
+
+    Args:
+        steps: decode steps; a plan stands for the steps that it was made from.
+        plan: whose rungs to draw; none where there is no plan.
+        engine: the limits; default: the plan's, else `Engine()`.
+
+    Raises:
+        UsageError: the plan's file does not hold its steps.
+        InputError: a step is beyond the limits.
+    """
+    from ladder_opt.plot._plotly import occupancy_figure  # noqa: PLC0415
+    from ladder_opt.plot.ladder_data import occupancy_data  # noqa: PLC0415
+
+    if isinstance(steps, Plan):
+        plan = plan or steps
+        steps = _steps_of(steps)
+    if isinstance(steps, Replay):
+        steps = steps.steps
+    if engine is None:
+        engine = Engine() if plan is None else plan.to_engine()
+    return occupancy_figure(occupancy_data(steps, engine, plan))
+
+
+def waste(plan: Plan) -> go.Figure:
+    """Pages gathered under the plan and its baselines: needed, up to the ragged floor, and above it."""
+    from ladder_opt.plot._plotly import waste_figure  # noqa: PLC0415
+    from ladder_opt.plot.ladder_data import waste_data  # noqa: PLC0415
+
+    return waste_figure(waste_data(plan))
+
+
+def rungs(plan: Plan) -> go.Figure:
+    """What each rung of a plan saves: what the objective would lose without it."""
+    from ladder_opt.plot._plotly import rungs_figure  # noqa: PLC0415
+    from ladder_opt.plot.ladder_data import rungs_data  # noqa: PLC0415
+
+    return rungs_figure(rungs_data(plan))
+
+
+def step_seconds(
+    plan: Plan, steps: StepHistogram | None = None, cost_model: CostModel | None = None
+) -> go.Figure:
+    """Distribution of the time of a batched step under the plan and its baselines.
+
+    Args:
+        plan: the ladders.
+        steps: decode steps; default: those that the plan was made from.
+        cost_model: prices; default: those that it was made with.
+
+    Raises:
+        UsageError: the plan's file does not hold what is left to its default.
+    """
+    from ladder_opt.plot._plotly import step_seconds_figure  # noqa: PLC0415
+    from ladder_opt.plot.time_data import step_seconds_data  # noqa: PLC0415
+
+    steps = _steps_of(plan) if steps is None else steps
+    prices = plan.to_cost_model() if cost_model is None else cost_model
+    if prices is None:
+        raise UsageError("cost_model: found none in the plan, expected one")
+    return step_seconds_figure(step_seconds_data(plan, steps, prices))
+
+
+def frontier(found: Frontier, plan: Plan | None = None) -> go.Figure:
+    """Every trade-off of warm-up and step time; with a plan, where it and its baselines stand."""
+    from ladder_opt.plot._plotly import frontier_figure  # noqa: PLC0415
+    from ladder_opt.plot.time_data import frontier_data  # noqa: PLC0415
+
+    return frontier_figure(frontier_data(found, plan))
+
+
+def trace(
+    traces: AnyTrace | Sequence[AnyTrace], replay: Replay | Timeline | None = None, *, replicas: int = 1
+) -> go.Figure:
+    """Arrivals and lengths of one trace or several; with a replay, the batch over time.
+
+    Args:
+        traces: the traffic.
+        replay: one made with `timeline_seconds`, or its timeline.
+        replicas: engines that were replayed.
+    """
+    from ladder_opt.plot._plotly import trace_figure  # noqa: PLC0415
+    from ladder_opt.plot.trace_data import trace_data  # noqa: PLC0415
+
+    timeline = replay.timeline if isinstance(replay, Replay) else replay
+    return trace_figure(trace_data(traces, timeline, engines=replicas))
+
+
+def cost(model: CostModel, engine: Engine | None = None) -> go.Figure:
+    """Seconds of a padded step by its sizes, and the intervals of the parameters where the model has them.
+
+    Args:
+        model: the prices.
+        engine: the limits that curves go up to; default: `Engine()`.
+    """
+    from ladder_opt.plot._plotly import cost_figure  # noqa: PLC0415
+    from ladder_opt.plot.time_data import cost_data  # noqa: PLC0415
+
+    return cost_figure(cost_data(model, engine))
+
+
+def _steps_of(plan: Plan) -> StepHistogram:
+    steps = plan.to_steps()
+    if steps is None:
+        raise UsageError("steps: found none in the plan, expected a histogram")
+    return steps

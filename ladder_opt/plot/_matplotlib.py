@@ -1,0 +1,269 @@
+"""The figures as matplotlib draws them, for slides and papers; no global state, no display.
+
+Each function takes prepared numbers and returns a `matplotlib.figure.Figure` of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
+
+from ladder_opt.plot import palette
+from ladder_opt.plot.compared import Kind
+from ladder_opt.plot.ladder_data import OccupancyData, RungsData, WasteData
+from ladder_opt.plot.time_data import (
+    QUANTILES,
+    CostData,
+    FrontierData,
+    StepSecondsData,
+)
+from ladder_opt.plot.trace_data import TraceData
+from ladder_opt.plot.units import count_text, log_ticks, matplotlib_text, shown_name, spans_decades, time_unit
+
+_COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
+_STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}
+_MARKERS: dict[Kind, str] = {"plan": "*", "default": "s", "preset": "o"}
+_WIDTH_INCHES = 8.0
+_MANY_RUNGS = 24
+_FAR_APART = 12.0
+
+
+def _name(name: str) -> str:
+    return matplotlib_text(shown_name(name))
+
+
+def _figure(height_inches: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
+    axes = [figure.add_subplot(rows, 1, row + 1) for row in range(rows)]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _legend(axis: Axes, **options: Any) -> None:
+    axis.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0, 1.0), **options)
+
+
+def occupancy_figure(data: OccupancyData) -> Figure:
+    """The heat map with the rungs over it."""
+    figure, (axis,) = _figure(4.6)
+    left = data.num_blocks[0] - 0.5
+    right = data.num_blocks[-1] + data.blocks_per_column - 0.5
+    bottom, top = data.num_seqs[0] - 0.5, data.num_seqs[-1] + data.seqs_per_row - 0.5
+    largest = float(np.nanmax(data.steps)) if np.isfinite(data.steps).any() else 1.0
+    least = float(np.nanmin(data.steps)) if np.isfinite(data.steps).any() else 1.0
+    image = axis.imshow(
+        data.steps,
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+        extent=(left, right, bottom, top),
+        cmap=palette.HEAT,
+        norm=LogNorm(min(1.0, least), max(largest, 1.0 + 1e-9)),
+    )
+    figure.colorbar(image, ax=axis, label="steps")
+    for lines in reversed(data.lines):
+        ends = list(lines.segments.reshape(-1, 2, 2))
+        axis.add_collection(LineCollection(ends, colors="white", linewidths=2.2, alpha=0.75))
+        axis.add_collection(
+            LineCollection(
+                ends,
+                colors=_COLOURS[lines.kind],
+                linewidths=1.1,
+                linestyles=_STYLES[lines.kind],
+                label=f"rungs, {_name(lines.name)}",
+            )
+        )
+    axis.set(
+        xlim=(left, right),
+        ylim=(bottom, top),
+        xlabel="num_blocks of the longest sequence",
+        ylabel="num_seqs decoding",
+    )
+    if data.lines:
+        _legend(axis, ncols=2)
+    return figure
+
+
+def waste_figure(data: WasteData) -> Figure:
+    """Pages gathered, a bar for each pair of ladders."""
+    figure, (axis,) = _figure(1.4 + 0.4 * len(data.names))
+    names = [_name(name) for name in data.names]
+    start = np.zeros(len(names))
+    for label, values, colour, hatch in (
+        ("needed", data.real, palette.REAL, ""),
+        ("ragged floor: as long as the longest", data.ragged, palette.RAGGED, "//"),
+        ("padding that ladders can fix", data.fixable, palette.FIXABLE, "xx"),
+    ):
+        axis.barh(names, values, left=start, label=label, color=colour, hatch=hatch, edgecolor="white")
+        start += values
+    axis.invert_yaxis()
+    axis.set_xlabel("KV pages gathered in batched steps")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda pages, _: count_text(pages)))
+    _legend(axis, ncols=3)
+    return figure
+
+
+def rungs_figure(data: RungsData) -> Figure:
+    """What each rung earns."""
+    rows = max(1, len(data.axes))
+    figure, axes = _figure(0.6 + 2.2 * rows, rows)
+    unit, seconds = time_unit(data.most_seconds)
+    for axis, each in zip(axes, data.axes, strict=False):
+        at = np.arange(len(each.names))
+        axis.bar(at, each.marginal_seconds / seconds, color=palette.PLAN)
+        every = -(-len(each.names) // _MANY_RUNGS)
+        axis.set_xticks(
+            at[::every], [matplotlib_text(name) for name in each.names[::every]], fontsize="small"
+        )
+        axis.set(xlabel=f"{each.axis} rung", ylabel=f"saves, {unit}")
+    return figure
+
+
+def step_seconds_figure(data: StepSecondsData) -> Figure:
+    """Share of the batched steps that take so long or less."""
+    figure, (axis,) = _figure(4.0)
+    unit, seconds = time_unit(max((each.longest for each in data.ladders), default=1.0))
+    for each in data.ladders:
+        axis.step(
+            np.concatenate(([each.seconds[0]], each.seconds)) / seconds,
+            np.concatenate(([0.0], each.shares)),
+            where="post",
+            color=_COLOURS[each.kind],
+            linestyle=_STYLES[each.kind],
+            linewidth=1.8 if each.kind != "preset" else 0.9,
+            label=_name(each.name),
+        )
+    for quantile in QUANTILES:
+        axis.axhline(quantile, color=palette.GREY, linewidth=0.6, linestyle=":")
+    axis.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axis.set(
+        xlabel=f"time of a batched step, {unit}",
+        ylabel="share of batched steps",
+        ylim=(0, 1.02),
+        xlim=(0, None),
+    )
+    _legend(axis, ncols=4)
+    return figure
+
+
+def frontier_figure(data: FrontierData) -> Figure:
+    """Every trade-off of warm-up and step time, and where the plan and its baselines stand."""
+    figure, (axis,) = _figure(4.4)
+    warmup = np.array([*data.warmup_seconds, *(each.warmup_seconds for each in data.others)])
+    steps = np.array([*data.step_seconds, *(each.step_seconds for each in data.others)])
+    (x_unit, x_seconds), (y_unit, y_seconds) = time_unit(warmup.max()), time_unit(steps.max())
+    axis.step(
+        data.warmup_seconds / x_seconds,
+        data.step_seconds / y_seconds,
+        where="post",
+        color=palette.GREEN,
+        marker=".",
+        markersize=3,
+        linewidth=1.2,
+        label="frontier" if data.complete else "frontier, best known",
+    )
+    for each in reversed(data.others):
+        at = each.warmup_seconds / x_seconds, each.step_seconds / y_seconds
+        axis.plot(
+            *at,
+            linestyle="none",
+            marker=_MARKERS[each.kind],
+            markersize=13 if each.kind == "plan" else 7,
+            color=_COLOURS[each.kind],
+            label=_name(each.name) if each.kind != "preset" else None,
+        )
+        if each.kind == "preset":
+            axis.annotate(_name(each.name), at, xytext=(5, 4), textcoords="offset points", fontsize="small")
+    for label, index, symbol in data.marks:
+        axis.plot(
+            data.warmup_seconds[index] / x_seconds,
+            data.step_seconds[index] / y_seconds,
+            linestyle="none",
+            marker={"diamond-open": "D", "circle-open": "o"}[symbol],
+            markersize=13,
+            markerfacecolor="none",
+            markeredgewidth=1.5,
+            color=palette.PURPLE,
+            label=label,
+        )
+    for along, values in ((axis.xaxis, warmup / x_seconds), (axis.yaxis, steps / y_seconds)):
+        if spans_decades(values, factor=_FAR_APART):
+            ticks = log_ticks(float(values.min()), float(values.max()))
+            (axis.set_xscale if along is axis.xaxis else axis.set_yscale)("log")
+            along.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+            along.set_minor_locator(NullLocator())
+    axis.set(xlabel=f"warm-up, {x_unit}", ylabel=f"step time of the traffic, {y_unit}")
+    _legend(axis, ncols=3)
+    return figure
+
+
+def trace_figure(data: TraceData) -> Figure:
+    """Arrivals, lengths and, where a replay is at hand, requests running over time."""
+    has_arrivals = bool(len(data.seconds))
+    timeline = data.timeline
+    rows = 1 + has_arrivals + (timeline is not None)
+    figure, axes = _figure(0.6 + 2.2 * rows, rows)
+    row = 0
+    if has_arrivals:
+        unit, seconds = time_unit(float(data.seconds[-1]))
+        axes[0].fill_between(
+            data.seconds / seconds, data.arrivals_per_second, step="post", color=palette.BLUE
+        )
+        axes[0].set(xlabel=f"since the first arrival, {unit}", ylabel="requests/s", ylim=(0, None))
+        row = 1
+    if len(data.length_edges):
+        axes[row].stairs(data.prompts, data.length_edges, color=palette.VERMILLION, label="prompt tokens")
+        axes[row].stairs(
+            data.outputs, data.length_edges, color=palette.GREEN, linestyle="--", label="output tokens"
+        )
+        axes[row].set_xscale("log")
+        _legend(axes[row], ncols=2)
+    axes[row].set(xlabel="tokens of a request", ylabel="requests")
+    if timeline is not None and len(timeline):
+        axis = axes[row + 1]
+        unit, seconds = time_unit(float(timeline.seconds[-1]))
+        at = timeline.seconds / seconds
+        axis.plot(at, timeline.decode_batch_size, color=palette.BLUE, linewidth=1, label="decodes in a step")
+        axis.plot(
+            at, data.running_per_engine, "--", color=palette.ORANGE, linewidth=1, label="running on an engine"
+        )
+        axis.set(xlabel=f"time of the replay, {unit}", ylabel="requests", ylim=(0, None))
+        _legend(axis, ncols=2)
+    return figure
+
+
+def cost_figure(data: CostData) -> Figure:
+    """Seconds of a padded step by its sizes, and how sure each parameter is."""
+    sure = data.sure
+    rows = 2 if sure else 1
+    figure, axes = _figure(3.4 + (0.8 + 0.26 * len(sure) if sure else 0.0), rows)
+    unit, seconds = time_unit(float(data.step_seconds.max(initial=0.0)))
+    for index, (num_seqs, curve) in enumerate(zip(data.num_seqs, data.step_seconds, strict=True)):
+        axes[0].plot(
+            data.num_blocks,
+            curve / seconds,
+            color=palette.CYCLE[index % len(palette.CYCLE)],
+            linestyle=("-", "--", ":", "-.")[index % 4],
+            label=f"{num_seqs} sequences",
+        )
+    axes[0].set(
+        xlabel="num_blocks that a step is padded to", ylabel=f"time of a step, {unit}", ylim=(0, None)
+    )
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(axes[0], ncols=5)
+    if sure:
+        low, high = (np.array([each.interval_ratio[at] for each in sure]) for at in (0, 1))
+        axes[1].errorbar(
+            np.ones(len(sure)), np.arange(len(sure)), xerr=(1 - low, high - 1), fmt="o", color=palette.BLUE
+        )
+        axes[1].set_yticks(np.arange(len(sure)), [each.name for each in sure], fontsize="small")
+        axes[1].invert_yaxis()
+        axes[1].set_xlabel("interval, in units of the value")
+    return figure

@@ -1,0 +1,141 @@
+"""When a measured table takes a formula's place, and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ladder_opt.calibration.api import calibrate
+from ladder_opt.calibration.samples import COMPILE, STEP, Samples
+from ladder_opt.calibration.tables import choose_table
+from ladder_opt.cost.geometry import get_kernel
+from ladder_opt.cost.model import CostModel
+from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError
+from tests.calibration import measured as made
+
+ENGINE = Engine(max_num_seqs=16, max_model_len=32 * 128)
+# Seconds of a graph on a CPU by unrolled iterations: a jump between 8 and 12, all of it in the C++ compiler.
+JUMP = {1: 2.7, 2: 3.0, 4: 3.9, 8: 5.1, 12: 13.0, 16: 16.5, 32: 36.0}
+PAIRS = [(s, m) for s in (4, 8, 16) for m in (2, 4, 8, 16, 24, 32)]
+
+
+def jump_seconds(num_seqs: int, num_blocks: int) -> float:
+    _, chunks = made.chunking(num_seqs, num_blocks)
+    return float(np.interp(chunks, list(JUMP), list(JUMP.values())))
+
+
+def write(path: Path, seconds: Callable[[int, int], float], *, column: str, sigma: float = 0.0) -> Path:
+    factors = iter(made.noise(1, sigma))
+    lines = [f"num_seqs,num_blocks,{column}", *(f"{s},{m},{seconds(s, m) * next(factors)}" for s, m in PAIRS)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def table_of(cost: CostModel, name: str) -> dict[tuple[int, int], float]:
+    rows = getattr(cost, f"{name}_table")
+    assert rows is not None
+    return {(s, m): seconds for s, m, seconds in rows}
+
+
+def test_compiles_that_jump_become_a_table(tmp_path: Path) -> None:
+    found = calibrate(write(tmp_path / "t.csv", jump_seconds, column="compile_seconds"), ENGINE)
+    table = table_of(found.cost, "compile")
+    for s, m in PAIRS:
+        assert table[s, m] == pytest.approx(jump_seconds(s, m), rel=1e-4)
+    # Between what was measured too, for every num_seqs: seconds of a compile are those of its iterations.
+    assert {s for s, _ in table} == set(range(4, 17))
+    assert max(m for _, m in table) == 32
+    assert found.cost.fit is not None
+    assert found.cost.fit["tables"]["compile"]["used"] is True
+    assert "monotone curve over iterations" in found.cost.fit["tables"]["compile"]["reason"]
+
+
+def test_a_formula_that_fits_stays(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", made.compile_seconds, column="compile_seconds", sigma=0.05)
+    cost = calibrate(path, ENGINE).cost
+    assert cost.compile_table is None
+    assert cost.fit is not None
+    assert cost.fit["tables"]["compile"]["used"] is False
+
+
+def test_noise_alone_makes_no_table(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", made.compile_seconds, column="compile_seconds", sigma=0.3)
+    assert calibrate(path, ENGINE).cost.compile_table is None
+
+
+def test_always_and_never(tmp_path: Path) -> None:
+    jumps = write(tmp_path / "t.csv", jump_seconds, column="compile_seconds")
+    assert calibrate(jumps, ENGINE, table="never").cost.compile_table is None
+    smooth = write(tmp_path / "u.csv", made.compile_seconds, column="compile_seconds")
+    assert calibrate(smooth, ENGINE, table="always").cost.compile_table is not None
+
+
+def test_a_table_short_of_the_engines_limits_is_refused(tmp_path: Path) -> None:
+    jumps = write(tmp_path / "t.csv", jump_seconds, column="compile_seconds")
+    larger = Engine(max_num_seqs=32, max_model_len=64 * 128)
+    found = calibrate(jumps, larger)
+    assert found.cost.compile_table is None
+    (line,) = [line for line in found.warnings if line.startswith("compile_seconds: the formula is off")]
+    assert "the measurements do not reach the engine's limits (num_seqs 32, num_blocks 64)" in line
+    with pytest.raises(InputError, match="expected pairs up to num_seqs 32, num_blocks 64"):
+        calibrate(jumps, larger, table="always")
+
+
+def odd_step(num_seqs: int, num_blocks: int) -> float:
+    """Steps that no line through iterations and pages fits: eight sequences take four times as long."""
+    return made.step_seconds(made.STEP, num_seqs, num_blocks) * (4.0 if num_seqs == 8 else 1.0)
+
+
+def test_steps_become_a_table_of_the_num_seqs_measured(tmp_path: Path) -> None:
+    found = calibrate(write(tmp_path / "t.csv", odd_step, column="seconds"), ENGINE)
+    table = table_of(found.cost, "step")
+    assert {s for s, _ in table} == {4, 8, 16}
+    for s, m in PAIRS:
+        assert table[s, m] == pytest.approx(odd_step(s, m), rel=1e-4)
+    # From 2 blocks on, the fewest measured; what has the pages of a measured pair takes as long.
+    assert {m for _, m in table} == set(range(2, 33))
+    assert table[4, 10] == table[4, 16]
+    assert found.cost.table_sizes() == ((4, 8, 16), tuple(range(2, 33)))
+
+
+def test_attention_rows_become_whole_steps_in_a_table(tmp_path: Path) -> None:
+    """Rows of the kernel alone, whole steps beside: the table holds the rest of a step too."""
+    lines = ["kernel,num_seqs,num_blocks,step_seconds,layers"]
+    lines += [f"chunked,{s},{m},{odd_step(s, m) - 0.1},1" for s, m in PAIRS]
+    (tmp_path / "m.csv").write_text("\n".join(lines), encoding="utf-8")
+    log = [made.iteration_line(0.3 + 0.01 * n, prefill=0, decodes=n, usage=1.0) for n in range(1, 17)]
+    (tmp_path / "s.log").write_text("\n".join(log), encoding="utf-8")
+    cost = calibrate([tmp_path / "m.csv", tmp_path / "s.log"], ENGINE).cost
+    table = table_of(cost, "step")
+    rest = table[16, 32] - (odd_step(16, 32) - 0.1)
+    for s, m in [(16, 2), (16, 16)]:
+        assert table[s, m] - (odd_step(s, m) - 0.1) == pytest.approx(rest, rel=1e-3)
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=len(PAIRS), max_size=len(PAIRS)))
+def test_tables_never_fall_with_more_work(seconds: list[float]) -> None:
+    for what, quantity in (("step", STEP), ("compile", COMPILE)):
+        samples = Samples.of(
+            quantity=quantity,
+            kernel="chunked",
+            num_seqs=[s for s, _ in PAIRS],
+            num_blocks=[m for _, m in PAIRS],
+            seconds=seconds,
+        )
+        found = choose_table(samples, np.ones(len(PAIRS)), ENGINE, what=what, mode="always")  # type: ignore[arg-type]
+        assert found.rows is not None
+        by_seqs: dict[int, list[tuple[int, float]]] = {}
+        for s, m, value in found.rows:
+            by_seqs.setdefault(s, []).append((int(get_kernel("chunked").gathers(s, m)), value))
+        for rows in by_seqs.values():
+            values = [value for _, value in sorted(rows)]
+            assert all(high >= low * (1 - 1e-6) for low, high in pairwise(values))
+            assert min(values) >= min(seconds) * (1 - 1e-5)
+            assert max(values) <= max(seconds) * (1 + 1e-5)

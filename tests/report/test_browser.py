@@ -1,0 +1,228 @@
+"""Reports in a real browser: they draw, ask nothing of a network, fit a phone, and let nobody in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ladder_opt.cost.model import read_cost_model
+from ladder_opt.plan.tune import tune
+from ladder_opt.report.html import write_report
+from tests.plan.plans import ENGINE, make_cost, make_trace
+from tests.report.reports import ATTACK, hostile_plan
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium here: apt-get install chromium, or .ci/run does it"
+    ),
+]
+
+CHARTS = ("occupancy", "waste", "frontier", "rungs", "step-times", "trace", "cost")
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 360, "height": 740},
+    "device_scale_factor": 2,
+    "is_mobile": True,
+    "has_touch": True,
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with every chart."""
+    path = tmp_path_factory.mktemp("report") / "r.html"
+    trace = make_trace(requests=150)
+    plan = tune(trace, make_cost(fit=read_cost_model().fit), engine=ENGINE)
+    write_report(plan, path, traces=[trace], name="p.json", frontier_seconds=5.0)
+    return path
+
+
+@dataclass
+class Seen:
+    """A page, and what went on in it."""
+
+    page: Page
+    asked: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def charts(self) -> int:
+        """Charts drawn so far."""
+        return int(self.page.locator(".js-plotly-plot .main-svg").count() and self._drawn())
+
+    def _drawn(self) -> int:
+        return self.page.locator(".js-plotly-plot").count()
+
+
+@contextmanager
+def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Seen]:
+    """The page, with every request but for the file itself stopped and noted, and every console line."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    seen = Seen(page)
+
+    def guard(route: Any) -> None:
+        url = route.request.url
+        if url == path.as_uri() or url.startswith(("data:", "blob:")):
+            route.continue_()
+        else:
+            seen.asked.append(url)
+            route.abort()
+
+    page.route("**/*", guard)
+    page.on("console", lambda message: seen.said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: seen.said.append(f"error: {error}"))
+    page.goto(path.as_uri())
+    try:
+        yield seen
+        assert seen.asked == []
+        assert seen.said == []
+    finally:
+        context.close()
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def chart_ink(page: Page) -> str:
+    return str(page.evaluate("document.querySelector('.js-plotly-plot')._fullLayout.font.color"))
+
+
+def until(page: Page, expression: str) -> None:
+    """Wait until it holds; `wait_for_function` would need eval, which the page's policy forbids."""
+    for _ in range(200):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(expression)
+
+
+def wider_than_the_window(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
+
+
+def test_every_chart_is_drawn_and_nothing_is_asked_for(browser: Browser, report: Path) -> None:
+    with opened(browser, report, viewport={"width": 1100, "height": 900}) as seen:
+        assert seen.charts() == len(CHARTS)
+        for name in CHARTS:
+            chart = seen.page.locator(f"#chart-{name}")
+            traces = int(chart.evaluate("each => each.data.length"))
+            assert traces >= 1
+            drawn = chart.locator(".trace, .hm image, .point, .heatmaplayer image").count()
+            assert drawn >= 1, name
+            box = chart.bounding_box()
+            assert box is not None
+            assert box["width"] > 600
+            assert box["height"] > 200
+        assert not wider_than_the_window(seen.page)
+
+
+def test_hovering_shows_numbers(browser: Browser, report: Path) -> None:
+    with opened(browser, report, viewport={"width": 1100, "height": 900}) as seen:
+        bar = seen.page.locator("#chart-waste .barlayer .point path").first
+        bar.scroll_into_view_if_needed()
+        bar.hover(force=True)
+        seen.page.wait_for_selector("#chart-waste .hoverlayer .hovertext")
+        assert "pages" in str(seen.page.locator("#chart-waste .hoverlayer").text_content())
+
+
+def test_a_phone_scrolls_up_and_down_alone(browser: Browser, report: Path) -> None:
+    with opened(browser, report, **PHONE) as seen:
+        assert seen.charts() == len(CHARTS)
+        assert not wider_than_the_window(seen.page)
+        for name in CHARTS:
+            box = seen.page.locator(f"#chart-{name}").bounding_box()
+            assert box is not None
+            assert box["width"] <= 360
+        # A drag on a chart has to scroll the page.
+        modes = seen.page.evaluate(
+            "Array.from(document.querySelectorAll('.js-plotly-plot'), each => each._fullLayout.dragmode)"
+        )
+        assert set(modes) == {False}
+        seen.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert not wider_than_the_window(seen.page)
+
+
+def test_a_dark_scheme_darkens_page_and_charts_and_can_change(browser: Browser, report: Path) -> None:
+    with opened(browser, report, color_scheme="light") as seen:
+        light, ink = background(seen.page), chart_ink(seen.page)
+        seen.page.emulate_media(color_scheme="dark")
+        until(seen.page, f"document.querySelector('.js-plotly-plot')._fullLayout.font.color !== '{ink}'")
+        assert light == "rgb(255, 255, 255)"
+        assert background(seen.page) == "rgb(20, 23, 26)"
+        assert chart_ink(seen.page) == "#e6e8eb"
+
+
+def test_paper_is_white_has_every_table_and_charts_that_fit(browser: Browser, report: Path) -> None:
+    with opened(browser, report, color_scheme="dark") as seen:
+        seen.page.emulate_media(media="print", color_scheme="dark")
+        until(seen.page, "Array.from(document.querySelectorAll('details')).every(each => each.open)")
+        assert background(seen.page) == "rgb(255, 255, 255)"
+        assert chart_ink(seen.page) == "#1b1f24"
+        widths = seen.page.evaluate(
+            "Array.from(document.querySelectorAll('.js-plotly-plot .main-svg'), each => each.clientWidth)"
+        )
+        assert max(widths) <= 660
+        assert seen.page.locator("nav").is_hidden()
+        pdf = seen.page.pdf(format="A4")
+        assert pdf.startswith(b"%PDF")
+        seen.page.emulate_media(media="screen", color_scheme="dark")
+        until(seen.page, "!document.querySelector('details').open")
+        assert chart_ink(seen.page) == "#e6e8eb"
+
+
+def test_without_scripts_the_tables_are_there(browser: Browser, report: Path) -> None:
+    with opened(browser, report, java_script_enabled=False) as seen:
+        assert seen.page.locator("noscript p, main > p").first.is_visible()
+        assert seen.page.locator("table").first.is_visible()
+        assert seen.page.locator("details").count() >= 5
+
+
+def test_a_hostile_plan_runs_nothing(browser: Browser, tmp_path: Path) -> None:
+    write_report(hostile_plan(), tmp_path / "r.html", name=ATTACK, frontier_seconds=2.0)
+    with opened(browser, tmp_path / "r.html") as seen:
+        assert seen.charts() == 6
+        assert seen.page.evaluate("window.pwned") is None
+        assert seen.page.locator("main img, header img, footer img").count() == 0
+        assert seen.page.locator("svg a").count() == 0  # plotly makes links of tags in its texts
+        assert ATTACK in seen.page.locator("h1").inner_text()
+        assert not wider_than_the_window(seen.page)
+
+
+def test_what_slipped_through_would_not_run(browser: Browser, report: Path, tmp_path: Path) -> None:
+    """The page's own policy stops a script or a request that is not ours, were there one."""
+    source = report.read_text(encoding="utf-8")
+    bad = '<script>window.pwned=1</script><img src="https://evil.example/x.png" onerror="window.pwned=2">'
+    (tmp_path / "r.html").write_text(source.replace("<main>", f"<main>{bad}"), encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    stopped: list[str] = []
+    came: list[str] = []
+    page.on("requestfailed", lambda request: stopped.append(f"{request.url} {request.failure}"))
+    page.on("response", lambda response: came.append(response.url))
+    page.goto((tmp_path / "r.html").as_uri())
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    assert page.evaluate("window.pwned") is None
+    assert stopped == ["https://evil.example/x.png csp"]
+    assert not [url for url in came if url.startswith("http")]
+    context.close()
