@@ -177,7 +177,7 @@ def _farthest(taken: Floats, places: Floats, left: NDArray[np.bool_]) -> int:
 
 
 def _misfit(fit: TermFit) -> float:
-    """Relative size of the deviations: that of the residuals; with few rows at least the usual one's share."""
+    """Relative size of the deviations: that of the residuals; of few rows at least a share of the usual."""
     free = fit.rows - len(fit.names)
     if free < 1:
         return _USUAL_MISFIT
