@@ -1,6 +1,7 @@
 # make demo       the package in .venv, then a plan for the sample trace in demo/plan.json
 # make test       the package, the linters and vLLM in .venv-test, then every check
 # make test-core  the same without torch and vLLM; tests that need them are skipped
+# make docs       the documentation in site/, of the environment that make test-core makes
 #
 # Needs Python >= 3.11, gcc, g++ and make. What is done is not done again; pyproject.toml or the
 # pinned versions changing installs anew.
@@ -27,7 +28,7 @@ export PIP_NO_INPUT := 1
 pip = $(@D)/bin/python -m pip install --quiet --quiet
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core checks check-lint check-format check-types check-tests clean
+.PHONY: help demo docs test test-core checks check-lint check-format check-types check-tests clean
 
 help:
 	@awk '!/^#/ { exit } { sub(/^# ?/, ""); print }' Makefile
@@ -53,8 +54,12 @@ check-types:
 check-tests:
 	$(ENV)/bin/pytest $(PYTEST_ARGS)
 
+docs: .venv-test-core/.package
+	.venv-test-core/bin/python -m scripts.make_docs
+	.venv-test-core/bin/mkdocs build
+
 clean:
-	rm -rf .venv .venv-test .venv-test-core demo
+	rm -rf .venv .venv-test .venv-test-core demo site
 
 # One stamp for each finished part of an environment; the next part waits for it.
 

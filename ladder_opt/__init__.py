@@ -45,8 +45,13 @@ if TYPE_CHECKING:
     from ladder_opt.occupancy.sequences_file import read_sequences, write_sequences
     from ladder_opt.occupancy.steps_file import read_steps, write_steps
     from ladder_opt.occupancy.timeline import Timeline
+    from ladder_opt.occupancy.totals import TotalsHistogram
+    from ladder_opt.occupancy.totals_file import read_totals, write_totals
+    from ladder_opt.plan.capture_sizes import CaptureOptions, CaptureSizes, capture_sizes
     from ladder_opt.plan.export import export_plan
     from ladder_opt.plan.frontier import Frontier, frontier
+    from ladder_opt.plan.gaudi import GaudiBuckets, GaudiOptions, gaudi_buckets
+    from ladder_opt.plan.json_schemas import json_schemas
     from ladder_opt.plan.options import ReplayOptions, SolveOptions
     from ladder_opt.plan.plan import Plan, read_plan, write_plan
     from ladder_opt.plan.resolve import resolve_plan
@@ -71,21 +76,25 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Bucketer": "bucketer.bucketer",
     "Calibration": "calibration.result",
+    "CaptureOptions": "plan.capture_sizes",
+    "CaptureSizes": "plan.capture_sizes",
     "CostModel": "cost.model",
     "Drift": "monitor.result",
     "Engine": "engine",
     "Executor": "executor",
     "Frontier": "plan.frontier",
+    "GaudiBuckets": "plan.gaudi",
+    "GaudiOptions": "plan.gaudi",
     "HashIds": "trace.table",
     "InputError": "errors",
     "InternalError": "errors",
     "LadderOptError": "errors",
     "Ladders": "ladder",
     "Limits": "solve.problem",
+    "Measured": "monitor.prices",
     "MeasureOptions": "measurement.options",
     "Measurements": "measurement.api",
     "ModelShape": "measurement.model_shape",
-    "Measured": "monitor.prices",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -99,6 +108,7 @@ _MODULE_OF = {
     "SolveOptions": "plan.options",
     "StepHistogram": "occupancy.histogram",
     "Timeline": "occupancy.timeline",
+    "TotalsHistogram": "occupancy.totals",
     "Trace": "trace.table",
     "TraceStream": "trace.stream",
     "UsageError": "errors",
@@ -107,25 +117,29 @@ _MODULE_OF = {
     "Workload": "solve.robust",
     "append_history": "monitor.history",
     "calibrate": "calibration.api",
+    "capture_sizes": "plan.capture_sizes",
     "default_ladders": "ladder",
     "drift": "monitor.drift",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
     "frontier": "plan.frontier",
-    "measure": "measurement.api",
+    "gaudi_buckets": "plan.gaudi",
+    "json_schemas": "plan.json_schemas",
     "history_record": "monitor.history",
+    "measure": "measurement.api",
     "open_trace": "trace.open",
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
-    "read_model_shape": "measurement.model_shape",
     "read_drift_history": "monitor.history",
+    "read_model_shape": "measurement.model_shape",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",
     "read_sequences": "occupancy.sequences_file",
     "read_steps": "occupancy.steps_file",
+    "read_totals": "occupancy.totals_file",
     "read_trace": "trace.read",
     "resolve_plan": "plan.resolve",
     "server_cost": "calibration.server_steps",
@@ -142,6 +156,7 @@ _MODULE_OF = {
     "write_report": "report.html",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",
+    "write_totals": "occupancy.totals_file",
     "write_trace": "trace.parquet",
 }
 

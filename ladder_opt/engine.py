@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ladder_opt.errors import InputError, UsageError
+from ladder_opt.errors import InputError, UsageError, one_of
 from ladder_opt.files import read_text
 
 BLOCK_SIZE_GRAIN_TOKENS = 64  # Spyre pages are multiples of 64 tokens
@@ -99,7 +99,7 @@ class Engine:
         known = {field.name for field in fields(cls)}
         for key in data:
             if key not in known:
-                raise InputError(repr(key), f"one of {', '.join(sorted(known))}", path=path, column="engine")
+                raise InputError(repr(key), one_of(sorted(known), key), path=path, column="engine")
         try:
             return cls(**data)
         except UsageError as error:
@@ -140,6 +140,12 @@ def _from_human_readable(text: str) -> int | None:
 _YAML_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError)
 
 
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_LONGEST_NUMBER = 100
+_MOST_MERGES = 8  # of one mapping into another: each may double what is there, and a serve file needs none
+
+
 # vLLM's ways of saying that a model pools: `runner`, and the `convert` that implies it.
 _POOLING_SETTINGS = {
     ("runner", "pooling"),
@@ -159,15 +165,21 @@ def load_engine_file(path: str | Path) -> dict[Any, Any]:
 
     text = read_text(path, max_bytes=_MAX_ENGINE_FILE_BYTES, what="an engine file")
     try:
-        loaded = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)  # as safe_load has it, with a look at the nodes in between
+        node = loader.get_single_node()
+        _check_keys(node, path)
+        loaded = None if node is None else loader.construct_document(node)
+    except InputError:
+        raise
     except (
         yaml.YAMLError,
         *_YAML_FAULTS,
     ) as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
+        problem = getattr(error, "problem", None) or "text that is no YAML"
         raise InputError(
-            getattr(error, "problem", None) or "text that is no YAML",
+            problem.removeprefix("found "),
             "a vLLM serve YAML",
             path=path,
             line=line,
@@ -177,6 +189,52 @@ def load_engine_file(path: str | Path) -> dict[Any, Any]:
     if not isinstance(loaded, dict):
         raise InputError(type(loaded).__name__, "a mapping of engine settings", path=path)
     return loaded
+
+
+def _check_keys(document: Any, path: str | Path) -> None:
+    """Refuse a key that stands twice in a mapping, merges (`<<`) that multiply, and numbers without end.
+
+    Args:
+        document: the root node of a YAML file, or None of an empty one.
+        path: the file.
+
+    Raises:
+        InputError: with the line of the second.
+    """
+    import yaml  # noqa: PLC0415
+
+    seen: set[int] = set()  # an alias is the very node again
+    waiting = [] if document is None else [document]
+    merged = 0
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        if not isinstance(node, yaml.CollectionNode):
+            if node.tag in _NUMBER_TAGS and len(node.value) > _LONGEST_NUMBER:  # base 60 takes its square
+                found = f"a number of {len(node.value)} characters"
+                expected = f"at most {_LONGEST_NUMBER}"
+                raise InputError(found, expected, path=path, line=node.start_mark.line + 1)
+            continue
+        seen.add(id(node))
+        if not isinstance(node, yaml.MappingNode):
+            waiting.extend(node.value)
+            continue
+        keys: set[tuple[str, str]] = set()
+        for key, value in node.value:
+            waiting.extend((key, value))
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if (key.tag, key.value) in keys:
+                raise InputError(f"key {key.value[:40]!r} twice", "each key once", path=path, line=line)
+            keys.add((key.tag, key.value))
+            if key.tag == _MERGE_TAG:
+                merged += len(value.value) if isinstance(value, yaml.SequenceNode) else 1
+                if merged > _MOST_MERGES:
+                    raise InputError(
+                        f"more than {_MOST_MERGES} merges (<<)", "at most that", path=path, line=line
+                    )
 
 
 def read_engine_settings(path: str | Path) -> dict[str, int | None]:

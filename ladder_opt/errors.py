@@ -6,7 +6,10 @@ found, what was expected and where. `InternalError` means that one of our own ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+_SHORTEST_START = 3  # letters of a name that tell which one is meant
 
 
 class LadderOptError(Exception):
@@ -58,6 +61,30 @@ class InputError(LadderOptError, ValueError):
         place = self.where
         text = f"{place + ': ' if place else ''}found {self.found}, expected {self.expected}"
         return " ".join(text.split())  # one line, whatever the file held
+
+
+def one_of(names: Iterable[str], found: object, *, other: str = "") -> str:
+    """What a message expects where `found` is none of some names: all of them, and the nearest one.
+
+    Args:
+        names: what would have done.
+        found: what stood there.
+        other: something else that would have done, such as a file.
+    """
+    names = list(names)
+    return f"one of {', '.join(names)}{other}{did_you_mean(found, names)}"
+
+
+def did_you_mean(found: object, names: Iterable[str]) -> str:
+    """`; did you mean NAME?` where one is near, else nothing."""
+    import difflib  # noqa: PLC0415  (only for a message)
+
+    by_folded = {name.lower(): name for name in names}
+    folded = str(found)[:100].lower()
+    near = difflib.get_close_matches(folded, by_folded, n=1)
+    if not near and len(folded) >= _SHORTEST_START:
+        near = [name for name in by_folded if name.startswith(folded)]
+    return f"; did you mean {by_folded[near[0]]}?" if near else ""
 
 
 class SolveError(LadderOptError, ValueError):

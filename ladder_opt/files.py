@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
+import select
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ladder_opt.errors import InputError
 
 _CHUNK_BYTES = 1 << 20
+_PIPE_SECONDS = 10.0
+_PIPE_LOOK_MILLISECONDS = 50
 
 
 def sha256_of(path: str | Path) -> str:
@@ -38,9 +43,60 @@ def open_to_read(path: str | Path) -> IO[bytes]:
         InputError: it is missing, a directory, or not ours to read.
     """
     try:
+        if stat.S_ISFIFO(Path(path).stat().st_mode):
+            return _open_pipe(path)
         return Path(path).open("rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise InputError(_reason(error), "a readable file", path=_named(path)) from None
+
+
+def _open_pipe(path: str | Path) -> IO[bytes]:
+    """A pipe, once somebody writes to it; one that nobody does is given up, not waited for for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    first = _first_byte(handle)
+    if first is None:
+        os.close(handle)
+        raise InputError("a pipe that nothing writes to", "a readable file", path=path)
+    os.set_blocking(handle, True)
+    return io.BufferedReader(_After(first, os.fdopen(handle, "rb", buffering=0)))
+
+
+def _first_byte(handle: int) -> bytes | None:
+    """What a look at a pipe took from it: nothing most often; None where nobody writes to it in time."""
+    until = time.monotonic() + _PIPE_SECONDS
+    ends = select.poll()
+    ends.register(handle, select.POLLIN)
+    while not ends.poll(_PIPE_LOOK_MILLISECONDS):
+        try:
+            first = os.read(handle, 1)
+        except BlockingIOError:
+            return b""  # there is a writer, which takes its time
+        if first:
+            return first
+        if time.monotonic() > until:
+            return None
+    return b""
+
+
+class _After(io.RawIOBase):
+    """A stream with some bytes before it."""
+
+    def __init__(self, first: bytes, rest: io.FileIO) -> None:
+        self._first, self._rest = first, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._first:
+            return self._rest.readinto(buffer)
+        count = min(len(self._first), len(buffer))
+        buffer[:count], self._first = self._first[:count], self._first[count:]
+        return count
+
+    def close(self) -> None:
+        self._rest.close()
+        super().close()
 
 
 def read_bytes(path: str | Path, *, max_bytes: int, what: str) -> bytes:

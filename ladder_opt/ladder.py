@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ class Ladder:
     rungs: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        rungs = self.rungs
+        if all(type(rung) is int for rung in rungs) and all(map(operator.lt, (0, *rungs), rungs)):
+            return
         for low, high in zip((0, *self.rungs), self.rungs, strict=False):
             if isinstance(high, bool) or not isinstance(high, int) or high <= low:
                 raise UsageError(

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, one_of
 
 PresetName = Literal["pow2", "8_5", "4_3", "9_8", "uniform"]
 """A preset of the plugin, by the name its documentation gives it."""
@@ -61,7 +61,7 @@ def preset_kv_buckets(name: str, *, max_model_len: int, block_size: int) -> tupl
         UsageError: there is no such preset, or a size is below 1.
     """
     if name not in PRESETS:
-        raise UsageError(f"preset: found {name!r}, expected one of {', '.join(PRESETS)}")
+        raise UsageError(f"preset: found {name!r}, expected {one_of(PRESETS, name)}")
     for label, size in (("max_model_len", max_model_len), ("block_size", block_size)):
         if size < 1:
             raise UsageError(f"{label}: found {size}, expected at least 1")

@@ -11,16 +11,17 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any, Final
 
-import nbformat
+import nbformat.v4
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-LARGEST_BYTES = 400_000
+FOLDER: Final = Path(__file__).resolve().parent.parent / "notebooks"
+LARGEST_BYTES: Final = 400_000
 
 
-def run(path: Path, *, at_end: str = "") -> nbformat.NotebookNode:
+def run(path: Path, *, at_end: str = "") -> Any:
     """The notebook executed in its own folder.
 
     Args:
@@ -40,7 +41,7 @@ def run(path: Path, *, at_end: str = "") -> nbformat.NotebookNode:
     return notebook
 
 
-def without_noise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def without_noise(notebook: Any) -> Any:
     """The same without times of execution, and with the sizes that a page may have."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)

@@ -153,7 +153,15 @@ def test_a_saved_engine_json_and_a_plan_are_read(tmp_path: Path) -> None:
         ("a: !!python/object:os.system x", None),
         ("day: 2023-13-45", ": found text that is no YAML, expected a vLLM serve YAML"),
         ("a: !!int abc", ": found text that is no YAML, expected a vLLM serve YAML"),
-        ("block_size: " + "9" * 5000, ": found text that is no YAML, expected a vLLM serve YAML"),
+        ("block_size: " + "9" * 5000, ":1: found a number of 5000 characters, expected at most 100"),
+        ("a: 1\nb: " + "1:" * 9999 + "1", ":2: found a number of 19999 characters, expected at most 100"),
+        ("a: 1\nb: 2\na: 1\n", ":3: found key 'a' twice, expected each key once"),
+        ("a: {x: {y: 1,\n y: 1}}", ":2: found key 'y' twice, expected each key once"),
+        ("? [1]\n: 1\n", ":1: found unhashable key, expected a vLLM serve YAML"),
+        (
+            "a: &a {x: 1}\nb: &b {<<: [*a, *a, *a, *a]}\nc: {<<: [*b, *b, *b, *b, *b]}\n",
+            ":2: found more than 8 merges (<<), expected at most that",
+        ),
         ("[" * 50_000, ": found text that is no YAML, expected a vLLM serve YAML"),
     ],
 )

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from ladder_opt.cli.examples import epilog_of
 from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.scheduling_options import SchedulingOptions
+from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import UsageError
@@ -32,11 +34,18 @@ from ladder_opt.units import parse_duration_seconds, parse_share
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
-    """Register a function whose dataclass arguments are groups of options."""
+def command(app: typer.Typer, name: str, *, under: str = "") -> Callable[[Function], Function]:
+    """Register a function whose dataclass arguments are groups of options; its examples end its help.
+
+    Args:
+        app: where.
+        name: the command.
+        under: the words before it, where it is a command's own.
+    """
 
     def register(function: Function) -> Function:
-        app.command(name)(_expanded(function))
+        epilog = epilog_of(f"{under} {name}".strip())
+        app.command(name, epilog=epilog)(_expanded(function))
         return function
 
     return register
@@ -73,6 +82,15 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del call.__wrapped__
     return call
+
+
+def completing(*names: str) -> Callable[[str], list[str]]:
+    """A shell's completion of an option that takes one of some names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +161,21 @@ def _kv_blocks(text: str) -> int | None:
 class CostOptions:
     """What steps and compiles cost."""
 
-    cost_source: Annotated[str, typer.Option("--cost", help="A cost model file, or a built-in name.")] = (
-        DEFAULT_COST_NAME
-    )
+    cost_source: Annotated[
+        str,
+        typer.Option(
+            "--cost",
+            help="A cost model file, or a built-in name.",
+            autocompletion=completing(DEFAULT_COST_NAME),
+        ),
+    ] = DEFAULT_COST_NAME
     kernel: Annotated[
-        str | None, typer.Option("--kernel", help="chunked or per_block; overrides the file's.")
+        str | None,
+        typer.Option(
+            "--kernel",
+            help="chunked or per_block; overrides the file's.",
+            autocompletion=completing(*KERNELS),
+        ),
     ] = None
 
     def file(self) -> Path | None:
@@ -325,7 +353,9 @@ class LimitOptions:
     structure: Annotated[
         str,
         typer.Option(
-            "--structure", help="product: two independent ladders; ragged: blocks by num_seqs rung."
+            "--structure",
+            help="product: two independent ladders; ragged: blocks by num_seqs rung.",
+            autocompletion=completing("product", "ragged"),
         ),
     ] = "product"
     target: Annotated[
@@ -334,6 +364,7 @@ class LimitOptions:
             "--target",
             help="plugin: independent ladders, loaded by our vLLM plugin; spyre-env: one KV ladder for "
             "both attention paths, as the Spyre plugin's environment variables take it.",
+            autocompletion=completing("plugin", "spyre-env"),
         ),
     ] = "plugin"
     max_variants: Annotated[

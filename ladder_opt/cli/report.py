@@ -87,9 +87,8 @@ def _given(traffic: Traffic | None) -> tuple[list[AnyTrace], StepHistogram | Non
 
 
 def _tell(output: Path | None, drawn: list[Path]) -> None:
-    if output is not None:
-        size = f", {output.stat().st_size / 1e6:.1f} MB" if output.is_file() else ""
-        typer.echo(f"report: {output}{size}")
+    if output is not None and output.is_file():  # else it went into a pipe, such as stdout
+        typer.echo(f"report: {output}, {output.stat().st_size / 1e6:.1f} MB")
     for path in drawn:
         typer.echo(f"figure: {path}")
 

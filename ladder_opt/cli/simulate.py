@@ -9,15 +9,16 @@ from typing import Annotated
 import typer
 
 from ladder_opt.cli.job_options import JobOptions
-from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions
+from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, ReadOptions, completing
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, one_of
 from ladder_opt.files import check_output
 from ladder_opt.ladder import Ladders, default_ladders
-from ladder_opt.occupancy.replay import load_warnings, prefix_caching_notes, simulate
+from ladder_opt.occupancy.replay import load_warnings, scheduling_notes, simulate
 from ladder_opt.occupancy.sequences_file import write_sequences
 from ladder_opt.occupancy.steps_file import write_steps
+from ladder_opt.occupancy.totals_file import write_totals
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.plan.resolve import resolve_plan
 from ladder_opt.presets import PRESETS, preset_num_blocks
@@ -41,9 +42,21 @@ def run(
             help="Also write the per-sequence path's calls by num_blocks and query_len: CSV or .parquet.",
         ),
     ] = None,
+    total_blocks: Annotated[
+        Path | None,
+        typer.Option(
+            "--total-blocks",
+            help="Also write decode steps by num_seqs and the blocks of all sequences together, for "
+            "export --format gaudi-file: CSV or .parquet.",
+        ),
+    ] = None,
     ladders: Annotated[
         str,
-        typer.Option("--ladders", help="Ladders that step times come from: default, a preset, or PLAN.json."),
+        typer.Option(
+            "--ladders",
+            help="Ladders that step times come from: default, a preset, or PLAN.json.",
+            autocompletion=completing("default", *PRESETS),
+        ),
     ] = "default",
     strict: Annotated[
         bool, typer.Option("--strict", help="End with code 1 where there is any warning.")
@@ -52,10 +65,7 @@ def run(
 ) -> int:
     """Replay traces through vLLM's scheduling rules into a histogram of decode steps."""
     check_output(output, inputs=[*traces, cost_options.file(), engine_options.engine_file])
-    if sequences is not None:
-        check_output(sequences, inputs=traces)
-        if os.path.realpath(sequences) == os.path.realpath(output):
-            raise UsageError(f"--sequences: found {sequences}, expected another file than -o names")
+    _check_outputs({"-o": output, "--sequences": sequences, "--total-blocks": total_blocks}, traces)
     engine = engine_options.engine()
     cost = cost_options.cost()
     options = load.replay_options(engine_options, jobs)
@@ -75,17 +85,20 @@ def run(
             executor=options.executor,
             scheduling=options.scheduling,
             per_sequence=sequences is not None,
+            total_blocks=total_blocks is not None,
             progress=None if progress is None else lambda share: progress("replay", share),
         )
     write_steps(replay.steps, output)
     if sequences is not None and replay.sequences is not None:
         write_sequences(replay.sequences, sequences)
+    if total_blocks is not None and replay.totals is not None:
+        write_totals(replay.totals, total_blocks)
     warnings += [
         f"{count} requests set aside: {reason}" for reason, count in sorted(replay.set_aside.items())
     ]
     warnings += load_warnings(replay)
     notes = [note for trace in loaded for note in trace.notes]
-    warn([*notes, *prefix_caching_notes(loaded, options.scheduling)], label="note")
+    warn([*notes, *scheduling_notes(loaded, options.scheduling)], label="note")
     warn(warnings)
     if as_json:
         print_json(replay.to_dict())
@@ -94,6 +107,18 @@ def run(
 
         console().print(replay_text(replay))
     return exit_code(strict=strict, warnings=warnings)
+
+
+def _check_outputs(outputs: dict[str, Path | None], traces: list[Path]) -> None:
+    """Each output can be written, and none is an input or another one."""
+    named: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        check_output(path, inputs=traces)
+        other = named.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise UsageError(f"{option}: found {path}, expected another file than {other} names")
 
 
 def _named_ladders(name: str, engine: Engine) -> tuple[Ladders, list[str]]:
@@ -108,6 +133,7 @@ def _named_ladders(name: str, engine: Engine) -> tuple[Ladders, list[str]]:
         )
         return Ladders(default.num_seqs, blocks), []
     if not Path(name).exists():
-        raise UsageError(f"--ladders: found {name!r}, expected default, {', '.join(PRESETS)}, or a plan file")
+        expected = one_of(["default", *PRESETS], name, other=", or a plan file")
+        raise UsageError(f"--ladders: found {name!r}, expected {expected}")
     resolved = resolve_plan(read_plan(name), engine, path=name)
     return resolved.ladders, list(resolved.warnings)

@@ -155,7 +155,14 @@ def run(
             replay_options=load.replay_options(engine_options, jobs),
             progress=progress,
         )
-    warnings = [*traffic.warnings, *_failed(frame, list(grid))]
+    failed = _failed(frame, list(grid))
+    if len(failed) == len(frame):
+        reasons = list(dict.fromkeys(frame["error"]))
+        more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+        raise UsageError(
+            f"found no plan at any of {len(frame)} points, expected one or more: {failed[0]}{more}"
+        )
+    warnings = [*traffic.warnings, *failed]
     warn(traffic.notes, label="note")
     warn(warnings)
     if output is not None:

@@ -129,6 +129,6 @@ def _show(trace: AnyTrace, path: Path, *, strict: bool, as_json: bool) -> int:
     return exit_code(strict=strict, warnings=warnings)
 
 
-command(app, "info")(info)
-command(app, "convert")(convert)
-command(app, "synth")(synth)
+command(app, "info", under="trace")(info)
+command(app, "convert", under="trace")(convert)
+command(app, "synth", under="trace")(synth)

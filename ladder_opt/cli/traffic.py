@@ -12,7 +12,7 @@ from ladder_opt.errors import UsageError
 from ladder_opt.files import sha256_of
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.record_file import read_recorded_steps
-from ladder_opt.occupancy.replay import prefix_caching_notes
+from ladder_opt.occupancy.replay import scheduling_notes
 from ladder_opt.occupancy.sequences_file import read_sequences
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.rounds import Source
@@ -136,6 +136,6 @@ def load_traffic(
         warnings=engine_options.scheduling_file().warnings,
         notes=(
             *(note for trace in loaded for note in trace.notes),
-            *prefix_caching_notes(loaded, load.scheduling(engine_options)),
+            *scheduling_notes(loaded, load.scheduling(engine_options)),
         ),
     )

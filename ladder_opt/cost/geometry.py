@@ -9,19 +9,24 @@ Here s is the padded num_seqs and m the padded num_blocks. Source: the two gener
 decode kernel in torch-spyre/spyre-inference.
 
 **A new kernel** is one subclass of `Kernel` and one line in `KERNELS`. The solver relies on two facts
-that hold of both kernels, and `solve.problem` checks them: rung pairs with different s never share a
+that hold of all kernels, and `solve.problem` checks them: rung pairs with different s never share a
 variant, and for one s the pairs that share a variant are consecutive in m.
+
+`FlatPages` is such a subclass for another engine, vllm-gaudi, whose m counts the pages of all sequences
+together. It depends on the engine's limits, so it is in no table: `FlatPages.full_name` says them and
+`get_kernel` reads them back. Plans and cost files cannot name it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, one_of
 
 Integers = NDArray[np.int64]
 
@@ -102,6 +107,56 @@ class Chunked(Kernel):
         return (seqs << 38) | (chunk << 32) | self.iterations(num_seqs, num_blocks)
 
 
+@dataclass(frozen=True)
+class FlatPages(Kernel):
+    """Decode over a flat list of pages (vllm-gaudi without contiguous paged attention).
+
+    A batch of n sequences with t pages in all is padded to a bucket (s, p): s sequences, p pages. m is the
+    page rung in units of `page_grain`. vllm-gaudi leaves buckets with fewer pages than sequences out, and
+    cuts pages down to what s sequences can have; so p = min(max(m * page_grain, s), s * max_num_blocks), and
+    rung pairs of one s with the same p are one bucket. It reads p pages, however they are spread.
+
+    Source: vllm-project/vllm-gaudi, `generate_buckets` in `vllm_gaudi/extension/bucketing/common.py` and
+    `get_habana_paged_attn_buffers` in `vllm_gaudi/v1/worker/hpu_model_runner.py`.
+
+    Attributes:
+        max_num_blocks: pages of the longest sequence.
+        page_grain: pages that a page rung counts.
+    """
+
+    max_num_blocks: int
+    page_grain: int = 1
+
+    name: ClassVar[str] = "flat_pages"
+
+    @property
+    def full_name(self) -> str:
+        """The name that `get_kernel` takes."""
+        return f"{self.name}:{self.max_num_blocks}:{self.page_grain}"
+
+    def pages(self, num_seqs: ArrayLike, rungs: ArrayLike) -> Integers:
+        """Pages of the buckets (p)."""
+        seqs, multiples = _pairs(num_seqs, rungs)
+        pages: Integers = np.minimum(
+            np.maximum(multiples * self.page_grain, seqs), seqs * self.max_num_blocks
+        )
+        return pages
+
+    def iterations(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
+        """One."""
+        seqs, _ = _pairs(num_seqs, num_blocks)
+        return np.ones_like(seqs)
+
+    def gathers(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
+        """The bucket's pages."""
+        return self.pages(num_seqs, num_blocks)
+
+    def variant_key(self, num_seqs: ArrayLike, num_blocks: ArrayLike) -> Integers:
+        """(s, p)."""
+        seqs, _ = _pairs(num_seqs, num_blocks)
+        return (seqs << 32) | self.pages(num_seqs, num_blocks)
+
+
 KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in (PerBlock(), Chunked())}
 
 
@@ -114,7 +169,10 @@ def get_kernel(name: str) -> Kernel:
     try:
         return KERNELS[name]
     except KeyError:
-        raise UsageError(f"kernel: found {name!r}, expected one of {', '.join(KERNELS)}") from None
+        family, *numbers = name.split(":")
+        if family == FlatPages.name and len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+            return FlatPages(int(numbers[0]), int(numbers[1]))
+        raise UsageError(f"kernel: found {name!r}, expected {one_of(KERNELS, name)}") from None
 
 
 def _pairs(num_seqs: ArrayLike, num_blocks: ArrayLike) -> tuple[Integers, Integers]:

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ladder_opt.cost.geometry import KERNELS, Kernel, get_kernel
-from ladder_opt.errors import InputError, UsageError
+from ladder_opt.errors import InputError, UsageError, did_you_mean, one_of
 from ladder_opt.files import read_text
 from ladder_opt.ladder import Target
 from ladder_opt.markup import facts as fact_table
@@ -112,7 +112,7 @@ class CostModel(BaseModel):
     @classmethod
     def _known_kernel(cls, kernel: str) -> str:
         if kernel not in KERNELS:
-            msg = f"found {kernel!r}, expected one of {', '.join(KERNELS)}"
+            msg = f"found {kernel!r}, expected {one_of(KERNELS, kernel)}"
             raise ValueError(msg)
         return kernel
 
@@ -299,7 +299,8 @@ def read_cost_model(path_or_name: str | Path = DEFAULT_COST_NAME) -> CostModel:
         if not path.exists():
             raise InputError(
                 "no such file",
-                f"a cost model file or a built-in name ({', '.join(builtin_names())})",
+                f"a cost model file or a built-in name ({', '.join(builtin_names())})"
+                f"{did_you_mean(path, builtin_names())}",
                 path=path,
             )
         text = read_text(path, max_bytes=MAX_COST_FILE_BYTES, what="a cost model")

@@ -143,6 +143,7 @@ def advance(
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
+    totals: NDArray[np.int64] | None,
     marks: NDArray[np.float64] | None,
     supplied: NDArray[np.int64],
     pool: Pool,
@@ -232,6 +233,7 @@ def advance(
                 steps,
                 real_blocks,
                 sequences,
+                totals,
                 marks,
                 nothing,
                 nothing,
@@ -299,6 +301,8 @@ def advance(
             state[DECODE_BLOCKS] += count * own_blocks
             steps[num_decodes, longest] += count
             real_blocks[num_decodes, longest] += count * own_blocks
+            if totals is not None:
+                totals[num_decodes, own_blocks] += count
             if sequences is not None and num_decodes < min_batched:
                 for index in range(num_decodes):
                     sequences[(began + 1 - start[index] + block_size - 1) // block_size, 1] += count
@@ -398,6 +402,8 @@ def advance(
             if decodes > 0:
                 steps[decodes, longest] += 1
                 real_blocks[decodes, longest] += step_blocks
+                if totals is not None:
+                    totals[decodes, step_blocks] += 1
             else:
                 state[PREFILL_ONLY] += 1
             free += leaving

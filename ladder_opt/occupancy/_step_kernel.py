@@ -138,6 +138,7 @@ def advance(
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
+    totals: NDArray[np.int64] | None,
     marks: NDArray[np.float64] | None,
     rank: NDArray[np.int64],
     of_rank: NDArray[np.int64],
@@ -172,6 +173,8 @@ def advance(
         real_blocks: the same shape, sum of the decodes' own blocks. Modified in place.
         sequences: (max_num_blocks + 1, longest query + 1) calls of the per-sequence path by size, modified in
             place; None where nobody asked.
+        totals: (max_num_seqs + 1, max_num_seqs * max_num_blocks + 1) steps by decodes and the sum of their
+            blocks, modified in place; None likewise.
         marks: (MARK_KINDS, requests, MARK_VALUES), NaN until marked, modified in place; or None likewise.
         rank: (requests,) place of each in the order of priority and arrival; empty: first come, first served.
         of_rank: (requests,) the request of each rank.
@@ -378,6 +381,8 @@ def advance(
         if decodes > 0:
             steps[decodes, longest] += 1
             real_blocks[decodes, longest] += own_blocks
+            if totals is not None:
+                totals[decodes, own_blocks] += 1
         else:
             state[PREFILL_ONLY] += 1
         if marks is not None:

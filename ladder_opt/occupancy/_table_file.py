@@ -51,6 +51,7 @@ class TableFile:
         path: the file as named.
         sha256: digest of its bytes.
         rows: data rows read.
+        lines: where each row stands, from 1 (of Parquet: the row).
         warnings: columns that were left aside.
     """
 
@@ -58,6 +59,7 @@ class TableFile:
     path: str
     sha256: str
     rows: int
+    lines: tuple[int, ...]
     warnings: tuple[str, ...]
 
 
@@ -78,23 +80,24 @@ def read_table_file(
     """
     data = read_bytes(path, max_bytes=max_bytes, what=what)
     required = [column.name for column in columns if not column.optional]
+    ours = [column.name for column in columns]
     is_parquet = data.startswith(b"PAR1")
-    header, table = _parquet_rows(data, path) if is_parquet else _csv_rows(data, path, what, required)
+    header, table = _parquet_rows(data, path, ours) if is_parquet else _csv_rows(data, path, what, required)
     if any(name not in header for name in required):
         raise InputError(
             f"columns {', '.join(header)[:200] or 'none'}", ", ".join(required), path=path, line=1
         )
-    ours = [column.name for column in columns]
     twice = {name for name in header if name in ours and header.count(name) > 1}
     if twice:
         raise InputError(f"column {min(twice)} twice", "each column once", path=path, line=1)
     if not table:
         raise InputError("no row", f"at least one {row}", path=path)
-    found = [(column, header.index(column.name)) for column in columns if column.name in header]
+    read = [name for name in header if name in ours] if is_parquet else header
+    found = [(column, read.index(column.name)) for column in columns if column.name in read]
     values: dict[str, list[float]] = {column.name: [] for column, _ in found}
     for line, cells in table:
-        if len(cells) != len(header):
-            raise InputError(f"{len(cells)} cells", f"{len(header)}, as in the header", path=path, line=line)
+        if len(cells) != len(read):
+            raise InputError(f"{len(cells)} cells", f"{len(read)}, as in the header", path=path, line=line)
         for column, at in found:
             number = _size if column.kind == "size" else _weight
             values[column.name].append(number(cells[at], path, line, column))
@@ -106,6 +109,7 @@ def read_table_file(
         path=str(path),
         sha256=hashlib.sha256(data).hexdigest(),
         rows=len(table),
+        lines=tuple(line for line, _ in table),
         warnings=tuple(
             f"{path}: column {name!r} is not one of {what} and was left aside"
             for name in header
@@ -160,35 +164,56 @@ def _csv_rows(
     return header, rows
 
 
-def _parquet_rows(data: bytes, path: str | Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+def _parquet_rows(
+    data: bytes, path: str | Path, ours: Sequence[str]
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """All columns' names, and the cells of our columns as text."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         rows_stored = file.metadata.num_rows
-        table = file.read() if rows_stored <= _MAX_ROWS else None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(str(error).split("\n", maxsplit=1)[0], "a Parquet file", path=path) from None
-    if table is None:  # run lengths make a small file of billions of rows
+        names = [str(name) for name in file.schema_arrow.names]
+        types = {name: file.schema_arrow.types[names.index(name)] for name in ours if name in names}
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(error, path) from None
+    if rows_stored > _MAX_ROWS:  # run lengths make a small file of billions of rows
         raise InputError(f"{rows_stored} rows", f"at most {_MAX_ROWS}", path=path)
-    columns = [[str(value) for value in column.to_pylist()] for column in table.columns]
-    rows = [(line, list(row)) for line, row in enumerate(zip(*columns, strict=True), start=1)]
-    return list(table.column_names), rows
+    for name, kind in types.items():  # and dictionaries one of terabytes of text
+        checks = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null
+        if not any(check(kind) for check in checks):
+            raise InputError(
+                f"{name} of type {str(kind)[:40]}", "a column of numbers", path=path, column=name
+            )
+    if any(names.count(name) > 1 for name in types):
+        return names, [(1, [])]  # refused by its header
+    try:
+        table = file.read(columns=[name for name in names if name in types])
+        columns = [[str(value) for value in column.to_pylist()] for column in table.columns]
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(error, path) from None
+    return names, [(line, list(row)) for line, row in enumerate(zip(*columns, strict=True), start=1)]
+
+
+def _damaged(error: Exception, path: str | Path) -> InputError:
+    return InputError(str(error).split("\n", maxsplit=1)[0], "a Parquet file", path=path)
 
 
 def _size(cell: str, path: str | Path, line: int, column: Column) -> int:
     text = cell.strip()
     # int() would also take 1_000 and digits of other scripts.
     digits = text.lstrip("0")
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(digits[:20] or "0") <= _LARGEST_SIZE:
+    if not (text.isascii() and text.isdigit()) or not digits:
         raise InputError(
             repr(cell[:60]), "a whole number of 1 or more", path=path, line=line, column=column.name
         )
-    size = int(digits)
+    size = int(digits[:20])  # more digits are past any limit
     if column.limit is not None and size > column.limit:
         expected = f"at most the engine's {column.limit_name} = {column.limit}"
-        raise InputError(str(size), expected, path=path, line=line, column=column.name)
+        raise InputError(digits[:60], expected, path=path, line=line, column=column.name)
+    if size > _LARGEST_SIZE:
+        raise InputError(digits[:60], f"at most {_LARGEST_SIZE}", path=path, line=line, column=column.name)
     return size
 
 
@@ -199,6 +224,8 @@ def _weight(cell: str, path: str | Path, line: int, column: Column) -> float:
         value = float(cell) if cell.isascii() and "_" not in cell else math.nan
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and 0 <= value <= _LARGEST_WEIGHT) or (above_zero and value == 0):
-        raise InputError(repr(cell[:60]), expected, path=path, line=line, column=column.name)
-    return value
+    if math.isfinite(value) and value > _LARGEST_WEIGHT:
+        expected = f"at most {_LARGEST_WEIGHT:g}, past which sums lose whole steps"
+    elif math.isfinite(value) and (value > 0 if above_zero else value >= 0):
+        return value
+    raise InputError(repr(cell[:60]), expected, path=path, line=line, column=column.name)

@@ -19,6 +19,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
 from ladder_opt.occupancy.scheduling import Scheduling, supplied_tokens
 from ladder_opt.occupancy.sequences import dense_table_shape
+from ladder_opt.occupancy.totals import totals_table_shape
 from ladder_opt.occupancy.watch import EngineWatch, Watch, Watched
 from ladder_opt.trace.table import HashIds
 
@@ -36,18 +37,22 @@ class Tables:
         real_blocks: the same shape, sum of the decodes' own blocks.
         sequences: int64, calls of the per-sequence path, in the shape of `sequences.dense_table_shape`; None:
             not counted.
+        totals: int64 (max_num_seqs + 1, max_num_seqs * max_num_blocks + 1), decode steps by the sum of the
+            decodes' own blocks; None: not counted.
     """
 
     steps: Integers
     real_blocks: Integers
     sequences: Integers | None
+    totals: Integers | None = None
 
     @classmethod
-    def empty(cls, engine: Engine, *, per_sequence: bool) -> Tables:
+    def empty(cls, engine: Engine, *, per_sequence: bool, total_blocks: bool = False) -> Tables:
         """Tables of zeros."""
         shape = (engine.max_num_seqs + 1, engine.max_num_blocks + 1)
         sequences = np.zeros(dense_table_shape(engine), np.int64) if per_sequence else None
-        return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), sequences)
+        totals = np.zeros(totals_table_shape(engine), np.int64) if total_blocks else None
+        return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), sequences, totals)
 
 
 class EngineRun:
@@ -102,7 +107,7 @@ class EngineRun:
         self._pool: Any = None
         self._max_num_seqs = engine.max_num_seqs
         self._batched_seconds = batched_seconds
-        self._tables = (tables.steps, tables.real_blocks, tables.sequences)
+        self._tables = (tables.steps, tables.real_blocks, tables.sequences, tables.totals)
         limits = np.zeros(self._kernel.LIMIT_SLOTS, np.int64)
         limits[self._kernel.BLOCK_SIZE] = engine.block_size
         limits[self._kernel.MAX_NUM_SEQS] = engine.max_num_seqs

@@ -115,6 +115,7 @@ class PlainReplay:
 
     steps: Counter[tuple[int, int]] = field(default_factory=Counter)
     gathers_real: Counter[tuple[int, int]] = field(default_factory=Counter)
+    totals: Counter[tuple[int, int]] = field(default_factory=Counter)
     sequences: Counter[tuple[int, int]] = field(default_factory=Counter)
     prefill_only_steps: int = 0
     preemptions: int = 0
@@ -344,6 +345,7 @@ def _account(
     if decode_blocks:
         result.steps[len(decode_blocks), longest] += 1
         result.gathers_real[len(decode_blocks), longest] += sum(decode_blocks)
+        result.totals[len(decode_blocks), sum(decode_blocks)] += 1
     else:
         result.prefill_only_steps += 1
     return step_seconds(len(decode_blocks), longest, sum(decode_blocks), prefill_tokens)

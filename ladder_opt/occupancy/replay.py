@@ -44,6 +44,7 @@ from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.occupancy.sequences import SequenceHistogram, dense_table_shape
 from ladder_opt.occupancy.shares import Counted, Share, added, run_share, run_shares
 from ladder_opt.occupancy.timeline import Timeline
+from ladder_opt.occupancy.totals import TotalsHistogram, totals_table_shape
 from ladder_opt.occupancy.watch import Watch
 from ladder_opt.trace.stream import AnyTrace, traces_of
 
@@ -60,6 +61,7 @@ class Replay:
     Attributes:
         steps: the decode steps.
         sequences: calls of the per-sequence path; None where they were not asked for.
+        totals: decode steps by the blocks of all their sequences together; None likewise.
         requests: requests replayed.
         set_aside: requests found but not replayed, by reason (those of the trace included).
         engine_steps: steps of any kind.
@@ -81,6 +83,7 @@ class Replay:
 
     steps: StepHistogram
     sequences: SequenceHistogram | None = None
+    totals: TotalsHistogram | None = None
     requests: int
     set_aside: MappingProxyType[str, int] = field(default_factory=lambda: MappingProxyType({}))
     engine_steps: int
@@ -110,7 +113,7 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the histograms, for `--json`."""
-        left_out = ("steps", "sequences", "set_aside", "timeline", "request_times")
+        left_out = ("steps", "sequences", "totals", "set_aside", "timeline", "request_times")
         names = [name for name in self.__dataclass_fields__ if name not in left_out]
         totals = {name: getattr(self, name) for name in names} | {
             "set_aside": dict(self.set_aside),
@@ -143,6 +146,7 @@ def simulate(
     weights: Sequence[float] | None = None,
     scheduling: Scheduling | None = None,
     per_sequence: bool = False,
+    total_blocks: bool = False,
     timeline_seconds: float | None = None,
     request_times: bool = False,
     stepwise: bool = False,
@@ -167,6 +171,7 @@ def simulate(
             engine's part of a stream is loaded whole; with prefix caching, all of it, but for a trace of
             `cached_tokens` alone on a pool that is never short.
         per_sequence: also count the calls of the per-sequence path (`Replay.sequences`).
+        total_blocks: also count decode steps by the sum of their sequences' blocks (`Replay.totals`).
         timeline_seconds: also sample what runs and waits, this many seconds apart (`Replay.timeline`). This
             and `request_times` load a stream whole and replay in this process alone.
         request_times: also note when each request was scheduled, began and finished
@@ -177,9 +182,9 @@ def simulate(
         progress: called with the share done, 0 to 1, now and then.
 
     Raises:
-        UsageError: an option is out of range, `per_sequence` needs too large a table, a trace without
-            arrivals has no `concurrency`, with `prefix_caching` one says nothing of what is cached, or
-            several traces were to have one timeline.
+        UsageError: an option is out of range, `per_sequence` or `total_blocks` needs too large a table, a
+            trace without arrivals has no `concurrency`, with `prefix_caching` one says nothing of what is
+            cached, or several traces were to have one timeline.
         InputError: no request can be replayed.
     """
     inputs = traces_of(traces)
@@ -199,6 +204,8 @@ def simulate(
         inputs = [trace.whole() for trace in inputs]
     if per_sequence:
         dense_table_shape(engine)  # refuse before the work
+    if total_blocks:
+        totals_table_shape(engine)
     seconds = step_seconds_by_size(engine, cost, ladders or default_ladders(engine))
     whole = [
         Share(
@@ -213,6 +220,7 @@ def simulate(
             rate_scale=rate_scale,
             scheduling=scheduling,
             per_sequence=per_sequence,
+            total_blocks=total_blocks,
             stepwise=stepwise,
             watch=watch,
         )
@@ -241,6 +249,7 @@ def simulate(
             _histogram(part, weight) for part, weight in zip(counted, mix, strict=True)
         ),
         sequences=_calls(counted, mix) if per_sequence else None,
+        totals=_total_blocks(counted, mix) if total_blocks else None,
         set_aside=MappingProxyType(set_aside),
         span_seconds=weighted,
         server_seconds=weighted * replicas,
@@ -268,10 +277,12 @@ def sum_of_replays(replays: Sequence[Replay]) -> Replay:
         "server_seconds",
     )
     tables = [each.sequences for each in replays if each.sequences is not None]
+    totals = [each.totals for each in replays if each.totals is not None]
     return Replay(
         **{name: sum(getattr(each, name) for each in replays) for name in names},
         steps=StepHistogram.sum_of(each.steps for each in replays),
         sequences=SequenceHistogram.sum_of(tables) if len(tables) == len(replays) else None,
+        totals=TotalsHistogram.sum_of(totals) if len(totals) == len(replays) else None,
         set_aside=MappingProxyType(_add_counts([each.set_aside for each in replays])),
         end_seconds=max(each.end_seconds for each in replays),
         longest_span_seconds=max(each.longest_span_seconds for each in replays),
@@ -288,6 +299,20 @@ def load_warnings(replay: Replay) -> list[str]:
     enough = math.ceil(replay.busy_seconds / span)
     charged = "and server starts are charged for that span alone"
     return [f"the engine falls behind: {ends}, {charged}; it would take about --replicas {enough} to keep up"]
+
+
+def scheduling_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
+    """What a person should know of how these traces go with the settings, a line each."""
+    inputs = traces_of(traces)
+    return [*_priority_notes(inputs, scheduling), *prefix_caching_notes(inputs, scheduling)]
+
+
+def _priority_notes(inputs: Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
+    without = sum(not trace.has_priority for trace in inputs)
+    if scheduling.policy != "priority" or not without:
+        return []
+    which = "no trace has" if without == len(inputs) else f"{without} of {len(inputs)} traces have no"
+    return [f"scheduling-policy priority: {which} priorities: requests without one have 0, and come in turn"]
 
 
 def prefix_caching_notes(traces: AnyTrace | Sequence[AnyTrace], scheduling: Scheduling) -> list[str]:
@@ -334,6 +359,14 @@ def _calls(counted: Sequence[Counted], mix: Sequence[float]) -> SequenceHistogra
         if part.tables.sequences is not None
     ]
     return SequenceHistogram.sum_of(tables)
+
+
+def _total_blocks(counted: Sequence[Counted], mix: Sequence[float]) -> TotalsHistogram:
+    return TotalsHistogram.sum_of(
+        TotalsHistogram.from_counts(part.tables.totals).scaled(weight)
+        for part, weight in zip(counted, mix, strict=True)
+        if part.tables.totals is not None
+    )
 
 
 def _totals(counted: Sequence[Counted], mix: Sequence[float]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, did_you_mean
 
 POLICIES = ("fcfs", "priority")
 _MOST_CHILDREN = 10_000  # vLLM's own limit is 16384 (VLLM_MAX_N_SEQUENCES)
@@ -66,7 +66,10 @@ class Scheduling:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise UsageError(f"scheduling-policy: found {self.policy!r}, expected {' or '.join(POLICIES)}")
+            hint = did_you_mean(self.policy, POLICIES)
+            raise UsageError(
+                f"scheduling-policy: found {self.policy!r}, expected {' or '.join(POLICIES)}{hint}"
+            )
         for name, value, least, most in (
             ("long-prefill-token-threshold", self.long_prefill_token_threshold, 0, _MOST_TOKENS),
             ("sliding-window", self.sliding_window, 1, _MOST_TOKENS),

@@ -78,6 +78,9 @@ class SequenceHistogram:
             beyond = np.flatnonzero(sizes > limit)
             if len(beyond):
                 raise InputError(str(sizes[beyond[0]]), f"at most {source} = {limit}", path=path, column=name)
+        impossible = impossible_call(self.num_blocks, self.query_len, engine)
+        if impossible is not None:
+            raise InputError(*impossible[1:], path=path)
 
     def scaled(self, weight: float) -> SequenceHistogram:
         """Every call counted `weight` times."""
@@ -111,6 +114,27 @@ class SequenceHistogram:
             np.concatenate([part.query_len for part in tables]),
             np.concatenate([part.calls for part in tables]),
         )
+
+
+def impossible_call(
+    num_blocks: NDArray[np.int64], query_len: NDArray[np.int64], engine: Engine
+) -> tuple[int, str, str] | None:
+    """The first call that no engine of these limits makes.
+
+    The blocks of a call hold its own tokens, and come from the pool.
+
+    Returns:
+        Its row, what was found, what was expected; None where all are possible.
+    """
+    for wrong, expected in (
+        (num_blocks * engine.block_size < query_len, f"blocks of {engine.block_size} tokens that hold them"),
+        (num_blocks > engine.usable_kv_blocks, f"at most the {engine.usable_kv_blocks} that the pool has"),
+    ):
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            at = int(rows[0])
+            return at, f"num_blocks {num_blocks[at]} for a query_len of {query_len[at]}", expected
+    return None
 
 
 def dense_table_shape(engine: Engine) -> tuple[int, int]:

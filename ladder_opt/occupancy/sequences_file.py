@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder_opt.engine import Engine
+from ladder_opt.errors import InputError
 from ladder_opt.occupancy._table_file import Column, read_table_file, write_table_file
-from ladder_opt.occupancy.sequences import SequenceHistogram
+from ladder_opt.occupancy.sequences import SequenceHistogram, impossible_call
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,13 @@ def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesF
         what="a per-sequence table",
         row="call",
     )
-    return SequencesFile(SequenceHistogram(**file.columns), file.path, file.sha256, file.rows, file.warnings)
+    sequences = SequenceHistogram(**file.columns)
+    if engine is not None:
+        impossible = impossible_call(file.columns["num_blocks"], file.columns["query_len"], engine)
+        if impossible is not None:
+            at, found, expected = impossible
+            raise InputError(found, expected, path=path, line=file.lines[at])
+    return SequencesFile(sequences, file.path, file.sha256, file.rows, file.warnings)
 
 
 def write_sequences(sequences: SequenceHistogram, path: str | Path) -> None:

@@ -49,6 +49,7 @@ class Share:
         rate_scale: arrivals come this many times as fast.
         scheduling: settings besides the limits.
         per_sequence: also count the calls of the per-sequence path.
+        total_blocks: also count decode steps by the sum of their sequences' blocks.
         stepwise: run the step loop in place of the event loop.
         watch: what else to note of each engine; the trace then has to be in memory, and the share whole.
     """
@@ -64,6 +65,7 @@ class Share:
     rate_scale: float
     scheduling: Scheduling = field(default_factory=Scheduling)
     per_sequence: bool = False
+    total_blocks: bool = False
     stepwise: bool = False
     watch: Watch | None = None
 
@@ -136,7 +138,7 @@ def _bare(trace: Trace, scheduling: Scheduling) -> Trace:
 
 def run_share(share: Share, progress: Requests | None = None) -> Counted:
     """Replay a share's engines, chunk by chunk."""
-    tables = Tables.empty(share.engine, per_sequence=share.per_sequence)
+    tables = Tables.empty(share.engine, per_sequence=share.per_sequence, total_blocks=share.total_blocks)
     engines = range(share.first, share.stop)
     runs: dict[int, EngineRun] = {}
     totals: dict[int, dict[str, float]] = {}
@@ -245,12 +247,14 @@ def that_fit(trace: Trace, engine: Engine, scheduling: Scheduling) -> Trace:
 def added(parts: Sequence[Counted]) -> Counted:
     """Shares of one trace, in the order they were cut, as one."""
     counted = [part.tables.sequences for part in parts if part.tables.sequences is not None]
+    totals = [part.tables.totals for part in parts if part.tables.totals is not None]
     return replace(
         parts[0],
         tables=Tables(
             np.sum([part.tables.steps for part in parts], axis=0),
             np.sum([part.tables.real_blocks for part in parts], axis=0),
             np.sum(counted, axis=0) if counted else None,
+            np.sum(totals, axis=0) if totals else None,
         ),
         engines=tuple(engine for part in parts for engine in part.engines),
         last_arrival_seconds=max(part.last_arrival_seconds for part in parts),

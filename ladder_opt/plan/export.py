@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, one_of
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plan.spyre_environment import BATCHED_DECODE_VARIABLES, spyre_variables
 
@@ -35,7 +35,7 @@ def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - t
         return _env(plan, path)
     if format == "vllm-yaml":
         return _vllm_yaml(plan)
-    raise UsageError(f"--format: found {format!r}, expected one of {', '.join(EXPORT_FORMATS)}")
+    raise UsageError(f"--format: found {format!r}, expected {one_of(EXPORT_FORMATS, format)}")
 
 
 def _header(plan: Plan) -> list[str]:

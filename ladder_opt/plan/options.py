@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ladder_opt.cost.model import CostModel
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, did_you_mean
 from ladder_opt.executor import Executor
 from ladder_opt.ladder import Target
 from ladder_opt.occupancy.scheduling import Scheduling
@@ -71,7 +71,9 @@ class SolveOptions:
             ("--target", self.target, get_args(Target)),
         ):
             if found not in known:
-                raise UsageError(f"{option}: found {found!r}, expected {' or '.join(known)}")
+                raise UsageError(
+                    f"{option}: found {found!r}, expected {' or '.join(known)}{did_you_mean(found, known)}"
+                )
         for option, value, zero_will_do, expected in (
             ("--restarts", self.restarts, True, "a number of 0 or more"),
             ("--uptime", self.uptime_seconds, False, "more than 0 s"),

@@ -19,7 +19,7 @@ from pydantic import (
 from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.cost.model import CostModel, cost_model_from_dict
 from ladder_opt.engine import Engine
-from ladder_opt.errors import InputError
+from ladder_opt.errors import InputError, one_of
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
 from ladder_opt.markup import facts as fact_table
@@ -69,14 +69,14 @@ class Plan(Part):
     cost: dict[str, Any] | None = None
     occupancy: PlanOccupancy | None = None
 
-    # Only plans for the Spyre plugin's variables have query lengths, only some were asked how sure they are, and
-    # older plans lack what they are made of.
+    # Only plans for the Spyre plugin's variables have query lengths, only some were asked how sure they are,
+    # and older plans lack what they are made of.
     left_out_where_none = ("query_lens", "uncertainty", "cost", "occupancy")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kernel not in KERNELS:
-            raise InputError(repr(self.kernel), f"one of {', '.join(KERNELS)}", column="kernel")
+            raise InputError(repr(self.kernel), one_of(KERNELS, self.kernel), column="kernel")
         engine = Engine.from_dict(self._engine_limits())
         _check_rungs(
             "num_seqs",

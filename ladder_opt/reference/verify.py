@@ -22,7 +22,7 @@ import numpy as np
 
 from ladder_opt.bucketer import BatchedVariant, Bucketer
 from ladder_opt.engine import Engine
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, did_you_mean
 from ladder_opt.occupancy.histogram import StepHistogram
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class VerifyOptions:
                 f"{self.num_heads}"
             )
         if self.compiler not in COMPILERS:
-            raise UsageError(f"--compiler: found {self.compiler!r}, expected {' or '.join(COMPILERS)}")
+            hint = did_you_mean(self.compiler, COMPILERS)
+            raise UsageError(f"--compiler: found {self.compiler!r}, expected {' or '.join(COMPILERS)}{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)

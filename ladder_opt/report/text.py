@@ -279,6 +279,8 @@ def check_text(report: dict[str, Any]) -> RenderableType:
     """What the bucketer will use."""
     table = _facts()
     table.add_row("source", Text(report["source"]))
+    if report["plan_sources"]:
+        table.add_row("plan by", Text(report["plan_sources"][0]["source"]))
     table.add_row("num_seqs", Text(joined(report["num_seqs"])))
     if report["ragged"] is None:
         table.add_row("num_blocks", Text(joined(report["num_blocks"])))

@@ -44,26 +44,28 @@ def occupancy_section(plan: Plan, steps: StepHistogram, data: OccupancyData) -> 
             "Each cell is padded up to the next line above it and the next line to its right. A good ladder "
             "has lines just past where the steps are, and few elsewhere.",
         ),
-        table=scrolled(_steps_table(plan, steps), label="Steps by batch size"),
+        table=scrolled(_steps_table(plan, steps, data), label="Steps by batch size"),
         summary="Steps by number of sequences",
     )
 
 
-def _steps_table(plan: Plan, steps: StepHistogram) -> str:
+def _steps_table(plan: Plan, steps: StepHistogram, data: OccupancyData) -> str:
+    """A row for each row of the heat map that holds steps."""
     rungs = np.array(plan.num_seqs, np.int64)
     rows = []
-    total = steps.total_steps
-    for size in np.unique(steps.num_seqs):
-        here = steps.num_seqs == size
-        weight = steps.steps[here]
-        blocks = steps.num_blocks[here]
-        at = int(np.searchsorted(rungs, size))
-        batched = size >= plan.engine.min_batched_seqs and at < len(rungs)
+    band = (steps.num_seqs - 1) // data.seqs_per_row
+    for which in np.unique(band):
+        here = band == which
+        weight, blocks = steps.steps[here], steps.num_blocks[here]
+        first = int(data.num_seqs[which])
+        last = min(first + data.seqs_per_row - 1, plan.engine.max_num_seqs)
+        at = int(np.searchsorted(rungs, last))
+        batched = last >= plan.engine.min_batched_seqs and at < len(rungs)
         rows.append(
             (
-                int(size),
+                first if first == last else f"{first} to {last}",
                 f"{weight.sum():,.0f}",
-                f"{weight.sum() / total:.2%}",
+                f"{weight.sum() / data.total_steps:.2%}",
                 f"{(weight * blocks).sum() / weight.sum():.1f}",
                 int(blocks.max()),
                 int(rungs[at]) if batched else "per sequence",

@@ -256,10 +256,12 @@ def counted_rows(costs: NDArray[np.float64], max_rungs: int) -> NDArray[np.float
     best = np.full((max_rungs + 1, rows + 1), HUGE)
     best[0, 0] = 0.0
     for rungs in range(1, max_rungs + 1):
-        for j in range(1, rows + 1):
-            for i in range(j):
-                if best[rungs - 1, i] < HUGE:
-                    best[rungs, j] = min(best[rungs, j], best[rungs - 1, i] + costs[i, j])
+        # p intervals cover p rows or more. Where rows are required, few positions can be reached with p.
+        for i in range(rungs - 1, rows):
+            start = best[rungs - 1, i]
+            if start < HUGE:
+                for j in range(i + 1, rows + 1):
+                    best[rungs, j] = min(best[rungs, j], start + costs[i, j])
     return best
 
 
@@ -270,10 +272,10 @@ def counted_rows_above(costs: NDArray[np.float64], max_rungs: int) -> NDArray[np
     best = np.full((max_rungs + 1, rows + 1), HUGE)
     best[0, rows] = 0.0
     for rungs in range(1, max_rungs + 1):
-        for i in range(rows):
-            for j in range(i + 1, rows + 1):
-                if best[rungs - 1, j] < HUGE:
-                    best[rungs, i] = min(best[rungs, i], best[rungs - 1, j] + costs[i, j])
+        reached = np.flatnonzero(best[rungs - 1] < HUGE)
+        for i in range(rows - rungs + 1):
+            for j in reached[np.searchsorted(reached, i + 1) :]:
+                best[rungs, i] = min(best[rungs, i], best[rungs - 1, j] + costs[i, j])
     return best
 
 

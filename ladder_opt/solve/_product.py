@@ -185,6 +185,8 @@ class ProductSearch:
     def search(self, relaxation: Relaxation, work: int, *, upward: bool) -> float | None:
         """Search a range to its end (None), or as far as `work` edges and the time go (the bound then)."""
         incumbent = self.incumbent
+        if self.out_of_time():  # what a search begins with may take seconds
+            return relaxation.bound
         search = DepthFirst(incumbent, relaxation, upward=upward)
         allowance = relaxation.allowance(incumbent)
         found = PAUSED

@@ -72,6 +72,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _MAX_ROWS = 4096  # intervals of rows are counted by its square
+_MAX_PAIRS = 10_000_000  # of candidates; a dozen arrays have as many elements
 QUERY_GRAIN_TOKENS = 64  # query lengths are solved for in whole steps of this; see docs/design/0007
 _RELATIVE_SLACK = 1e-9  # a budget of 600 s holds 42 variants that take 14.2857142857 s each
 
@@ -227,6 +228,11 @@ def build_problem(
     traffic = _Traffic(steps, engine, cost, target, pins or Ladders((), ()))
     rows, columns = traffic.rows, traffic.columns
     queries = len(rows[0])
+    if queries and (queries + len(rows[1])) * len(columns) > _MAX_PAIRS:
+        raise UsageError(
+            f"--query-lens: found {queries} query lengths and {len(columns)} block rungs to choose from, "
+            f"expected at most {_MAX_PAIRS} pairs of them (a list of lengths has fewer)"
+        )
     parts = traffic.build(rows, columns)
     pool_is_short = engine.max_num_seqs - 1 + engine.max_num_blocks > engine.usable_kv_blocks
     if limits.guard is None and not pool_is_short and not (parts.first_column < 0).any():
@@ -239,8 +245,9 @@ def build_problem(
         parts = traffic.build(rows, columns)
     if len(parts.sizes) > _MAX_ROWS:
         what = "batch sizes and query lengths" if queries else "batch sizes"
+        option = "--query-lens" if queries > len(rows[1]) else "max_num_seqs"
         raise UsageError(
-            f"max_num_seqs: found {len(parts.sizes)} {what} to choose from, expected at most {_MAX_ROWS}"
+            f"{option}: found {len(parts.sizes)} {what} to choose from, expected at most {_MAX_ROWS}"
         )
     below_seqs = queries + _lowest_below(rows[1], engine.min_batched_seqs - 1, limits.guard)[1:]
     problem = LadderProblem(

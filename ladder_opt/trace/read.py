@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder_opt.errors import InputError
+from ladder_opt.errors import InputError, did_you_mean, one_of
 from ladder_opt.trace import clock as clocks
 from ladder_opt.trace.parquet import is_canonical, parse_canonical
 from ladder_opt.trace.readers import formats, hash_ids, otel, vllm_bench
@@ -184,7 +184,7 @@ class _Content:
 
 def _one_of(value: object, known: Mapping[str, object] | Sequence[str], option: str) -> None:
     if value is not None and value not in known:
-        raise InputError(f"{option} {shown(value)}", f"one of {', '.join(known)}")
+        raise InputError(f"{option} {shown(value)}", one_of(known, value))
 
 
 def _choose(content: _Content, name: str | None, columns: Mapping[str, str] | None) -> Format:
@@ -242,7 +242,7 @@ def _table(content: _Content, form: Format, *, timed: bool = False) -> RawTable:
             listed = ", ".join(map(shown, sorted(present)[:_NAMES_SHOWN]))
             raise InputError(
                 f"no column {shown(name)} (it has {listed or 'none'})",
-                f"the columns of the format {form.name}: {', '.join(wanted)}",
+                f"the columns of the format {form.name}: {', '.join(wanted)}{did_you_mean(name, present)}",
                 path=content.stored.path,
             )
     names = [name for name in dict.fromkeys([*wanted, *extra]) if name in present]

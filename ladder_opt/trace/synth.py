@@ -55,7 +55,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq
 from scipy.special import gammaln, ndtri
 
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import UsageError, one_of
 from ladder_opt.trace._profiles import FIGURES, LengthFigures, OnOff, Profile, SlowRate
 from ladder_opt.trace.table import Trace
 
@@ -165,7 +165,7 @@ def _notes(profile: str, figures: Profile, requests: int, rate: float | None, se
 
 def _checked(profile: str, requests: int, rate: float | None, seed: int, *, most: int) -> Profile:
     if profile not in FIGURES:
-        raise UsageError(f"found profile {profile!r}, expected one of {', '.join(FIGURES)}")
+        raise UsageError(f"found profile {profile!r}, expected {one_of(FIGURES, profile)}")
     if not _is_integer(requests) or not 1 <= requests <= most:
         raise UsageError(f"found requests {requests!r}, expected an integer from 1 to {most}")
     if not _is_integer(seed) or seed < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,15 +175,21 @@ class Trace:
             raise InputError(f"columns {', '.join(map(str, frame.columns))}", f"{missing[0]} among them")
         if "arrival_seconds" in frame:
             frame = frame.sort_values("arrival_seconds", kind="stable")
-        columns = {name: frame[name].to_numpy() for name in _FRAME_COLUMNS if name in frame}
-        if "arrival_seconds" in columns and len(frame):
-            columns["arrival_seconds"] = columns["arrival_seconds"] - columns["arrival_seconds"][0]
-        return cls(**{"arrival_seconds": None, **columns})
+        columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _FRAME_COLUMNS if name in frame}
+        arrivals = columns.pop("arrival_seconds", None)
+        if arrivals is not None and len(frame):
+            arrivals = arrivals - arrivals[0]
+        return cls(arrival_seconds=arrivals, **columns)
 
     @property
     def has_arrivals(self) -> bool:
         """Whether it says when requests came."""
         return self.arrival_seconds is not None
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether it says how requests are ranked."""
+        return self.priority is not None
 
     @property
     def has_hash_ids(self) -> bool:

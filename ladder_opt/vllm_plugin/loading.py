@@ -90,11 +90,17 @@ def bucketer_for(
         )
     engine = engine_of(vllm_config, min_batched_seqs=min_batched_seqs)
     bucketer = Bucketer.from_engine(engine, plan=plan, environ=environ, plan_path=name, kernel=kernel)
-    for key in settings.unknown_keys:
-        say_once(f"additional_config.{key} is no setting of ladder_opt and was left aside")
-    for warning in bucketer.warnings:
+    for warning in (*unknown_settings(settings), *bucketer.warnings):
         say_once(warning)
     return bucketer
+
+
+def unknown_settings(settings: Settings) -> list[str]:
+    """A warning for each key of additional_config that looks like ours and is not."""
+    return [
+        f"additional_config.{key} is no setting of ladder_opt and was left aside"
+        for key in settings.unknown_keys
+    ]
 
 
 def check_at_startup(vllm_config: Any) -> None:
@@ -116,8 +122,8 @@ def check_at_startup(vllm_config: Any) -> None:
                 f"ladders ({SPYRE_PACKAGE} is not installed)"
             )
     else:
-        for key in settings.unknown_keys:
-            say_once(f"additional_config.{key} is no setting of ladder_opt and was left aside")
+        for warning in unknown_settings(settings):
+            say_once(warning)
 
 
 def _pads_to_ladders(vllm_config: Any, settings: Settings) -> bool:

@@ -129,6 +129,7 @@ def test_equals_plain_twin(
         concurrency=concurrency,
         scheduling=scheduling,
         per_sequence=True,
+        total_blocks=True,
     )
     table = step_seconds_by_size(engine, COST, ladders or default_ladders(engine))
 
@@ -143,6 +144,7 @@ def test_equals_plain_twin(
     assert dict(zip(cells, steps.steps.tolist(), strict=True)) == dict(plain.steps)
     assert dict(zip(cells, steps.real_gathers().tolist(), strict=True)) == dict(plain.gathers_real)
     assert calls_of(replay) == dict(plain.sequences)
+    assert totals_of(replay) == dict(plain.totals)
     assert replay.prefill_only_steps == plain.prefill_only_steps
     assert replay.preemptions == plain.preemptions
     assert replay.prefill_tokens == plain.prefill_tokens
@@ -155,7 +157,9 @@ def assert_same(one: Replay, other: Replay) -> None:
     """Equal to the last bit, clock and all."""
     for field in dataclasses.fields(Replay):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if field.name in ("steps", "sequences") and mine is not None:
+        if field.name == "totals" and mine is not None:
+            assert totals_of(one) == totals_of(other)
+        elif field.name in ("steps", "sequences") and mine is not None:
             assert all((mine.to_frame() == theirs.to_frame()).all()), field.name
         else:
             assert mine == theirs, field.name
@@ -166,13 +170,22 @@ def test_event_loop_equals_step_loop(
     case: tuple[Trace, Engine, int | None], per_sequence: bool, steps_at_once: int
 ) -> None:
     trace, engine, concurrency = case
-    stepwise = simulate(
-        trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence, stepwise=True
-    )
+
+    def replay(*, stepwise: bool) -> Replay:
+        return simulate(
+            trace,
+            engine,
+            COST,
+            concurrency=concurrency,
+            per_sequence=per_sequence,
+            total_blocks=not per_sequence,
+            stepwise=stepwise,
+        )
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_run, "STEPS_BETWEEN_PROGRESS", steps_at_once)
-        events = simulate(trace, engine, COST, concurrency=concurrency, per_sequence=per_sequence)
-    assert_same(events, stepwise)
+        events = replay(stepwise=False)
+    assert_same(events, replay(stepwise=True))
 
 
 @given(cases(), st.booleans(), st.data())
@@ -228,6 +241,13 @@ def calls_of(replay: Replay) -> dict[tuple[int, int], float]:
     assert table is not None
     cells = zip(table.num_blocks.tolist(), table.query_len.tolist(), strict=True)
     return dict(zip(cells, table.calls.tolist(), strict=True))
+
+
+def totals_of(replay: Replay) -> dict[tuple[int, int], float]:
+    table = replay.totals
+    assert table is not None
+    cells = zip(table.num_seqs.tolist(), table.total_blocks.tolist(), strict=True)
+    return dict(zip(cells, table.steps.tolist(), strict=True))
 
 
 @given(cases())

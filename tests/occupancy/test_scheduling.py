@@ -13,7 +13,7 @@ from ladder_opt.cost.model import read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.occupancy.engine_file import read_scheduling_settings
-from ladder_opt.occupancy.replay import prefix_caching_notes, simulate
+from ladder_opt.occupancy.replay import prefix_caching_notes, scheduling_notes, simulate
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import HashIds, Trace
 
@@ -172,6 +172,19 @@ def test_what_to_know_of_recorded_hits() -> None:
     )
     both = simulate([counted, keyed], Engine(), read_cost_model(), scheduling=caching)
     assert both.cached_tokens == 256
+
+
+def test_a_priority_policy_without_priorities_is_told() -> None:
+    plain = Trace(np.zeros(1), np.array([10]), np.array([2]))
+    ranked = replace(plain, priority=np.array([3]))
+    by_priority = Scheduling(policy="priority")
+    tail = "priorities: requests without one have 0, and come in turn"
+    assert scheduling_notes(plain, Scheduling()) == []
+    assert scheduling_notes(ranked, by_priority) == []
+    assert scheduling_notes(plain, by_priority) == [f"scheduling-policy priority: no trace has {tail}"]
+    assert scheduling_notes([plain, ranked], by_priority) == [
+        f"scheduling-policy priority: 1 of 2 traces have no {tail}"
+    ]
 
 
 def test_prefix_caching_needs_to_know_what_is_cached() -> None:

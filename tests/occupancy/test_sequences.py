@@ -55,7 +55,7 @@ def test_no_call_at_all() -> None:
 
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
 def test_reading_what_was_written_gives_an_equal_table(tmp_path: Path, name: str) -> None:
-    written = table((1, 512, 3), (2, 1, 0.25))
+    written = table((4, 512, 3), (2, 1, 0.25))
     write_sequences(written, tmp_path / name)
     file = read_sequences(tmp_path / name, ENGINE)
     assert cells(file.sequences) == cells(written)
@@ -80,6 +80,10 @@ def test_what_a_csv_file_holds(tmp_path: Path) -> None:
         (HEADER + "1,513,1\n", "found 513, expected at most the engine's max_num_batched_tokens = 512"),
         (HEADER + "1,0,1\n", "found '0', expected a whole number of 1 or more"),
         (HEADER + "1,1,0\n", "found '0', expected a finite number above 0"),
+        (
+            HEADER + "4,512,1\n\n3,385,1\n",
+            ":4: found num_blocks 3 for a query_len of 385, expected blocks of 128 tokens that hold them",
+        ),
     ],
 )
 def test_faults_are_named(tmp_path: Path, content: str, message: str) -> None:
@@ -88,6 +92,17 @@ def test_faults_are_named(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         read_sequences(path, ENGINE)
     assert message in str(error.value)
+
+
+def test_blocks_come_from_the_pool(tmp_path: Path) -> None:
+    small = Engine(max_model_len=16 * 128, num_kv_blocks=10)
+    write_sequences(table((9, 1, 3), (10, 1, 3)), tmp_path / "s.csv")
+    with pytest.raises(InputError) as error:
+        read_sequences(tmp_path / "s.csv", small)
+    message = "found num_blocks 10 for a query_len of 1, expected at most the 9 that the pool has"
+    assert str(error.value) == f"{tmp_path / 's.csv'}:3: {message}"
+    with pytest.raises(InputError, match=message):
+        table((10, 1, 3)).check_limits(small)
 
 
 def test_values_out_of_range() -> None:

@@ -153,15 +153,60 @@ def test_cells_that_are_no_size(tmp_path: Path, column: str, cell: str) -> None:
     assert message(path) == f"{path}:3: {column}: found {cell!r}, expected {SIZE}"
 
 
-@pytest.mark.parametrize("cell", ["9" * 20, "9" * 5000, "0" * 19 + "1" + "0" * 30, "0" * 30])
+@pytest.mark.parametrize("cell", ["9" * 20, "9" * 5000, "0" * 19 + "1" + "0" * 30])
 def test_sizes_of_many_digits(tmp_path: Path, cell: str) -> None:
     path = put(tmp_path, HEADER + f"{cell},3,1\n")
-    assert message(path) == f"{path}:2: num_seqs: found {cell[:60]!r}, expected {SIZE}"
-    assert message(path, None) == f"{path}:2: num_seqs: found {cell[:60]!r}, expected {SIZE}"
+    found = f"{path}:2: num_seqs: found {cell.lstrip('0')[:60]}, expected at most"
+    assert message(path) == f"{found} the engine's max_num_seqs = 8"
+    assert message(path, None) == f"{found} 1099511627776"
+
+
+def test_many_zeros_are_no_size(tmp_path: Path) -> None:
+    path = put(tmp_path, HEADER + f"{'0' * 30},3,1\n")
+    assert message(path) == f"{path}:2: num_seqs: found {'0' * 30!r}, expected {SIZE}"
 
 
 @pytest.mark.parametrize(
-    "cell", ["0", "-1", "nan", "inf", "1e400", "1e16", "1_000", "true", "", "many", "\uff11", "0.0"]
+    ("column", "cells"), [("steps", "8,3,1e16,1"), ("gathers_real", "8,3,1,2000000000000000")]
+)
+def test_weights_too_large_to_add_up_are_told_so(tmp_path: Path, column: str, cells: str) -> None:
+    path = put(tmp_path, f"num_seqs,num_blocks,steps,gathers_real\n{cells}\n")
+    found = repr(cells.split(",")[2 if column == "steps" else 3])
+    assert message(path) == (
+        f"{path}:2: {column}: found {found}, expected at most 1e+15, past which sums lose whole steps"
+    )
+
+
+def test_no_step_holds_more_blocks_than_its_longest_sequence_allows(tmp_path: Path) -> None:
+    head = "num_seqs,num_blocks,steps,gathers_real\n8,3,1,24\n\n"
+    path = put(tmp_path, head + "5,2,0.5,5.01\n")
+    assert message(path) == (
+        f"{path}:4: gathers_real: found 5.01, expected at most steps x num_seqs x num_blocks = 5"
+    )
+    assert not read_steps(put(tmp_path, head + "5,2,0.5,5.000001\n5,2,1,6\n"), ENGINE).warnings
+
+
+def test_fewer_blocks_than_sequences_are_told(tmp_path: Path) -> None:
+    path = put(tmp_path, "num_seqs,num_blocks,steps,gathers_real\n8,3,1,24\n5,2,2,11\n5,1,2,0\n")
+    assert read_steps(path, ENGINE).warnings == (
+        (
+            f"{path}:3: gathers_real 11 is less than the 12 blocks that such steps hold at least, as in 2 "
+            "of 3 rows; taken as it is"
+        ),
+    )
+
+
+def test_parquet_cells_that_are_no_numbers_are_not_read(tmp_path: Path) -> None:
+    path = parquet(tmp_path, num_seqs=[8], num_blocks=[3], steps=["x" * 100])
+    assert message(path) == f"{path}: steps: found steps of type string, expected a column of numbers"
+    path = parquet(tmp_path, num_seqs=[8], num_blocks=[3], steps=[1.5], model=["anything"])
+    assert read_steps(path, ENGINE).warnings == (
+        f"{path}: column 'model' is not one of a steps file and was left aside",
+    )
+
+
+@pytest.mark.parametrize(
+    "cell", ["0", "-1", "nan", "inf", "1e400", "1_000", "true", "", "many", "\uff11", "0.0"]
 )
 def test_cells_that_are_no_weight(tmp_path: Path, cell: str) -> None:
     path = put(tmp_path, HEADER + f"8,3,1\n8,3,{cell}\n")
@@ -228,7 +273,11 @@ def test_a_parquet_file_of_too_many_rows(tmp_path: Path, monkeypatch: pytest.Mon
         ("steps", [1.0, float("nan")], f":2: steps: found 'nan', expected {WEIGHT}"),
         ("steps", [1.0, float("inf")], f":2: steps: found 'inf', expected {WEIGHT}"),
         ("steps", [True, True], f":1: steps: found 'True', expected {WEIGHT}"),
-        ("steps", [[1.0], [2.0]], f":1: steps: found '[1.0]', expected {WEIGHT}"),
+        (
+            "steps",
+            [[1.0], [2.0]],
+            ": steps: found steps of type list<element: double>, expected a column of numbers",
+        ),
         ("num_seqs", [8, 9], ":2: num_seqs: found 9, expected at most the engine's max_num_seqs = 8"),
     ],
 )
@@ -257,7 +306,7 @@ WEIGHTS = st.one_of(
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet", "s.txt"])
 @given(
     rows=st.lists(
-        st.tuples(st.integers(1, 10**6), st.integers(1, 10**6), WEIGHTS, st.floats(0, 1e12)),
+        st.tuples(st.integers(1, 10**6), st.integers(1, 10**6), WEIGHTS, st.floats(0, 1)),
         min_size=1,
         max_size=20,
     ),
@@ -275,7 +324,7 @@ def test_what_is_written_is_read_as_equal(
         np.array(columns[0]),
         np.array(columns[1]),
         np.array(columns[2]),
-        np.array(columns[3]) if real else None,
+        np.minimum(np.prod(np.array(columns), axis=0), 1e13) if real else None,
     )
     write_steps(steps, path)
     again = read_steps(path).steps

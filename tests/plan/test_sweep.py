@@ -165,6 +165,18 @@ class TestCommand:
         assert [point["error"] is None for point in json.loads(told.out)["points"]] == [False, True]
         assert main([*command, "--strict"]) == 1
 
+    def test_failures_alone_are_bad_input(self, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+        out = Path(path).with_name("none.csv")
+        assert main(["sweep", path, "--max-model-len", "8,16", "-o", str(out)]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err == (
+            "ladder-opt: found no plan at any of 2 points, expected one or more: "
+            "no plan for max_model_len 8: found no request to replay (600 beyond_max_model_len), "
+            "expected at least one\n"
+        )
+        assert not out.exists()
+
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [

@@ -20,6 +20,7 @@ import pytest
 
 from ladder_opt.cli.app import main
 from ladder_opt.cost.model import read_cost_model
+from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
@@ -45,6 +46,14 @@ MAKERS: dict[str, Callable[[], Plan]] = {
     "guard, budget": lambda: make_plan(guard=2.0, warmup_budget_seconds=40.0),
     "worse than the default": lambda: make_plan(num_seqs=[8], num_blocks=[16]),
     "not used": lambda: tune(_few(), make_cost(), engine=ENGINE),
+    "never batched": lambda: tune(_few(), make_cost(), engine=Engine(max_num_seqs=3, max_model_len=2048)),
+    "no steps": lambda: tune(_none(), make_cost(), engine=ENGINE),
+    "many sizes": lambda: tune(
+        StepHistogram(np.arange(1, 601), np.arange(1, 601), np.full(600, 2.0)),
+        make_cost(),
+        engine=Engine(max_num_seqs=600, max_model_len=600 * 128),
+        options=SolveOptions(time_limit_seconds=1.0),
+    ),
     "robust": lambda: tune(
         [make_trace(requests=80), make_trace(requests=80, seed=1)],
         make_cost(),
@@ -57,6 +66,11 @@ MAKERS: dict[str, Callable[[], Plan]] = {
 
 def _few() -> StepHistogram:
     return StepHistogram(np.array([1, 3]), np.array([2, 5]), np.array([10.0, 5.0]))
+
+
+def _none() -> StepHistogram:
+    none = np.zeros(0, np.int64)
+    return StepHistogram(none, none, np.zeros(0))
 
 
 def page_of(plan: Plan, **given: Any) -> Page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
 from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.price import price_ladders
 from ladder_opt.solve.problem import Limits, build_problem
@@ -293,3 +295,21 @@ def test_limits_in_pools_so_small_that_many_rungs_open_no_variant(seed: int) -> 
     assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-9)
     got = oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks)
     assert got[1] <= variants
+
+
+@given(st.integers(1, 7), st.data())
+def test_covers_by_a_number_of_intervals_against_every_choice(rows: int, data: st.DataObject) -> None:
+    price = st.sampled_from([0.0, 0.25, 1.0, 2.5, dp_kernel.HUGE])
+    costs = np.full((rows + 1, rows + 1), dp_kernel.HUGE)
+    for i, j in itertools.combinations(range(rows + 1), 2):
+        costs[i, j] = data.draw(price)
+    most = data.draw(st.integers(1, rows))
+    below, above = dp_kernel.counted_rows(costs, most), dp_kernel.counted_rows_above(costs, most)
+    for count in range(most + 1):
+        for end in range(rows + 1):
+            for found, first, last in ((below[count, end], 0, end), (above[count, end], end, rows)):
+                inner = itertools.combinations(range(first + 1, last), max(count - 1, 0))
+                paths = [(first, *cut, last) for cut in inner] if count and first < last else []
+                sums = [sum(costs[i, j] for i, j in itertools.pairwise(path)) for path in paths]
+                expected = 0.0 if not count and first == last else min(sums, default=dp_kernel.HUGE)
+                assert found == expected or min(found, expected) >= dp_kernel.HUGE

@@ -271,3 +271,19 @@ def test_calls_are_asked_for() -> None:
         solve_ladders(
             shared.steps, shared.engine, shared.cost, restarts=1.0, target="spyre-env", structure="ragged"
         )
+
+
+def test_more_query_lengths_than_can_be_told_apart_are_refused_at_once() -> None:
+    steps = StepHistogram(np.array([4]), np.array([1]), np.array([1.0]))
+    calls = SequenceHistogram(np.array([1]), np.array([1]), np.array([1.0]))
+    cost = CostModel(
+        name="x",
+        step_seconds={},
+        compile_seconds={},
+        per_sequence=PerSequence(per_query_gather=1.0),
+    )
+    engine = Engine(max_model_len=1_000_000, max_num_batched_tokens=50_000_000)
+    with pytest.raises(UsageError, match="--query-lens: found 15627 query lengths and 7813 block rungs"):
+        solve_ladders(
+            dataclasses.replace(steps, sequences=calls), engine, cost, restarts=1.0, target="spyre-env"
+        )
