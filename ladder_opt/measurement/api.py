@@ -22,7 +22,7 @@ from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.measurement.bench import Bench, Point
-from ladder_opt.measurement.design import Candidates, expected_error, next_point
+from ladder_opt.measurement.design import NOISE, Candidates, expected_error, next_point
 from ladder_opt.measurement.model_shape import ModelShape, read_model_shape
 from ladder_opt.measurement.options import MeasureOptions
 from ladder_opt.measurement.rounds import REFERENCES, Rounds
@@ -64,6 +64,7 @@ class Measurements:
         return {
             "path": str(self.path),
             "rows": len(self.rows),
+            "kernels": sorted({row.kernel for row in self.rows}),
             "new": self.new,
             "stopped": self.stopped,
             "left": self.left,
@@ -183,7 +184,14 @@ class _Run:
         if self._left_of(kernel) - len(compiled[kernel]) < 1:
             return None
         points = dict.fromkeys([*(_point(row) for row in self.measured(kernel)), *compiled[kernel]])
-        return next_point(self.candidates[kernel], list(points), self.fits(kernel))
+        return next_point(
+            self.candidates[kernel], list(points), self.fits(kernel), noise=self._noise_of(kernel)
+        )
+
+    def _noise_of(self, kernel: str) -> float:
+        """Relative standard error of a measured point."""
+        spreads = [row.step_spread for row in self.measured(kernel)]
+        return max(NOISE, float(np.nanmedian(spreads))) if np.isfinite(spreads).any() else NOISE
 
     def fits(self, kernel: str) -> dict[str, TermFit]:
         """Of the rows so far: `step`, and `compile` where compiles were timed."""
@@ -213,7 +221,8 @@ class _Run:
             points = list(dict.fromkeys(_point(row) for row in self.measured(kernel)))
             for name, fit in self.fits(kernel).items():
                 if fit.rows > len(fit.names):
-                    errors = np.quantile(_half_normal(expected_error(each, points, name, fit)), (0.5, 0.9))
+                    deviations = expected_error(each, points, name, fit, noise=self._noise_of(kernel))
+                    errors = np.quantile(_half_normal(deviations), (0.5, 0.9))
                     found.setdefault(kernel, {})[name] = (float(errors[0]), float(errors[1]))
         return found
 

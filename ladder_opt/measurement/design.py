@@ -19,6 +19,7 @@ sizes spaced evenly in their logarithms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from ladder_opt.measurement.bench import Point
 
 CORRELATION = 0.35  # of the axis' whole range of logarithms
 _LEAST_MISFIT = 0.02
+_USUAL_MISFIT = 0.1  # of a kernel from its formula, where rows are too few to say
 NOISE = 0.02  # relative, of one measured point
 MOST_CANDIDATES = 1_200
 _LOOKED_AT = 200  # pairs whose variance a choice looks at
@@ -149,7 +151,7 @@ def next_point(
     gain = np.zeros(len(candidates))
     for name, fit in fits.items():
         terms = every.step_terms() if name == "step" else every.compile_terms()
-        gain += _gain(places, _scaled(terms, fit), count, max(fit.relative_error, _LEAST_MISFIT), noise)
+        gain += _gain(places, _scaled(terms, fit), count, misfit=_misfit(fit), noise=noise)
     gain[~left] = -np.inf
     return candidates.point(int(np.argmax(gain)))
 
@@ -160,8 +162,8 @@ def expected_error(
     """Standard deviation of each candidate's relative prediction error, (candidates,)."""
     every = candidates.with_points(measured)
     terms = every.step_terms() if name == "step" else every.compile_terms()
-    misfit = max(fit.relative_error, _LEAST_MISFIT)
-    kriging = _Kriging(every.places(), _scaled(terms, fit), len(measured), misfit=misfit, noise=noise)
+    scaled = _scaled(terms, fit)
+    kriging = _Kriging(every.places(), scaled, len(measured), misfit=_misfit(fit), noise=noise)
     return np.asarray(np.sqrt(kriging.variance[len(measured) :]))
 
 
@@ -172,6 +174,15 @@ def _farthest(taken: Floats, places: Floats, left: NDArray[np.bool_]) -> int:
     else:
         score = np.linalg.norm(places[:, None, :] - taken[None, :, :], axis=2).min(axis=1)
     return int(np.argmax(np.where(left, score, -np.inf)))
+
+
+def _misfit(fit: TermFit) -> float:
+    """Relative size of the deviations: that of the residuals; of few rows at least a share of the usual."""
+    free = fit.rows - len(fit.names)
+    if free < 1:
+        return _USUAL_MISFIT
+    found = fit.relative_error * math.sqrt(fit.rows / free)
+    return max(found, _USUAL_MISFIT / math.sqrt(1 + free), _LEAST_MISFIT)
 
 
 def _scaled(terms: Mapping[str, Floats], fit: TermFit) -> Floats:
@@ -213,7 +224,7 @@ class _Kriging:
         return np.asarray(prior - prior[:, : self._count] @ self._cross + mean)
 
 
-def _gain(places: Floats, terms: Floats, count: int, misfit: float, noise: float) -> Floats:
+def _gain(places: Floats, terms: Floats, count: int, *, misfit: float, noise: float) -> Floats:
     """The share of the mean variance that a measurement takes away, for each pair after the first `count`."""
     kriging = _Kriging(places, terms, count, misfit=misfit, noise=noise)
     pairs = np.arange(count, len(places))

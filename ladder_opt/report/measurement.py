@@ -39,5 +39,11 @@ def measurement_text(found: dict[str, Any]) -> RenderableType:
                 table.add_row(kernel, what, f"{error['median']:.1%}", f"{error['p90']:.1%}")
         parts += ["", table]
     if found["rows"]:
-        parts += ["", Text(f"next: ladder-opt calibrate {found['path']} -o COST.json")]
+        kernel = f" --kernel {found['kernels'][0]}" if len(found["kernels"]) > 1 else ""
+        parts += [
+            "",
+            Text(
+                f"next, with the engine's options: ladder-opt calibrate {found['path']}{kernel} -o COST.json"
+            ),
+        ]
     return Group(*parts)
