@@ -1,8 +1,8 @@
 """Mutation testing: `python -m tests.mutation [--only ladder.py] [--share 0.2] [--seed 1]`.
 
 One operator or constant at a time is changed in the modules that choose and apply ladders, and the tests that
-are to notice run until the first that fails. What survives is printed with its line. `docs/mutation.md` has the
-results. Mutants are written to a copy of the package, never to the package itself.
+are to notice run until the first that fails. What survives is printed with its line; `docs/mutation.md` has
+the results. Mutants are written to a copy of the package, never to the package itself.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.plan import plan_from_dict
 from ladder_opt.plan.tune import tune
 from ladder_opt.solve.api import lower_bound, solve_frontier_of, solve_ladders
-from ladder_opt.solve.price import price_ladders
+from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.problem import Limits
 from tests.laws.cases import costs, engines, histograms, traces
 
@@ -105,13 +105,13 @@ def test_parts_of_a_histogram_add_up(data: st.DataObject) -> None:
     ladders = default_ladders(engine)
     together = price_ladders(StepHistogram.sum_of([one, two]), engine, cost, ladders, restarts=1.0)
     parts = [price_ladders(each, engine, cost, ladders, restarts=1.0) for each in (one, two)]
-    for of in (
-        lambda price: price.step_seconds,
-        lambda price: price.gathers.padded,
-        lambda price: price.gathers.ragged_floor,
-        lambda price: price.batched_steps,
-    ):
-        assert of(together) == pytest.approx(sum(map(of, parts)), rel=1e-12)
+
+    def sums(price: LadderPrice) -> list[float]:
+        gathers = price.gathers
+        return [price.step_seconds, gathers.padded, gathers.ragged_floor, price.batched_steps]
+
+    added = [one + two for one, two in zip(*map(sums, parts), strict=True)]
+    assert sums(together) == pytest.approx(added, rel=1e-12)
     assert together.compile_seconds == parts[0].compile_seconds == parts[1].compile_seconds
 
 
