@@ -34,7 +34,7 @@ _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }  # fmt: skip
 _BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.Mod: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.Mod: ast.Mult,
 }  # fmt: skip
 _SECONDS = 120
 

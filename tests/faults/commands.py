@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder_opt.cli import main
+from ladder_opt.cost.model import read_cost_model
 from ladder_opt.occupancy.steps_file import read_steps, write_steps
 from ladder_opt.plan.plan import read_plan, write_plan
 from ladder_opt.trace.read import read_trace
@@ -37,12 +38,21 @@ def _csv(path: Path) -> None:
     assert len({line.count(",") for line in lines}) == 1
 
 
+def _html(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+PAIRS = "num_seqs,num_blocks,seconds,compile_seconds\n" + "".join(
+    f"{s},{m},{0.01 + 0.001 * s * m},{2 + m}\n" for s in (4, 8) for m in (1, 4, 8, 16)
+)
 WRITES: Mapping[str, Writes] = {
     "tune": Writes(("tune", *STEPS_AND_ENGINE), ".json", read_plan),
     "simulate": Writes(("simulate", "trace.csv", *ENGINE), ".csv", read_steps),
     "simulate_parquet": Writes(("simulate", "trace.csv", *ENGINE), ".parquet", read_steps),
     "frontier": Writes(("frontier", *STEPS_AND_ENGINE), ".csv", _csv),
     "export": Writes(("export", "plan.json", "--format", "json"), ".json", read_plan),
+    "report": Writes(("report", "plan.json", "--cost", "cost.json", "--frontier-time", "0s"), ".html", _html),
+    "calibrate": Writes(("calibrate", "pairs.csv"), ".json", read_cost_model),
     "convert": Writes(("trace", "convert", "trace.csv"), ".parquet", read_trace),
     "synth": Writes(("trace", "synth", "--requests", "50", "--rate", "3"), ".parquet", read_trace),
 }
@@ -52,6 +62,7 @@ def make_inputs(folder: Path) -> None:
     """The files that the commands read."""
     write_steps(STEPS, folder / "steps.csv")
     write_plan(make_plan(), folder / "plan.json")
+    (folder / "pairs.csv").write_text(PAIRS, encoding="utf-8")
     (folder / "cost.json").write_text(json.dumps(make_cost().to_dict()), encoding="utf-8")
     trace = make_trace(requests=40)
     assert trace.arrival_seconds is not None
