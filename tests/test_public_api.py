@@ -21,6 +21,7 @@ HEAVY = ("numba", "pandas", "pyarrow", "scipy", "matplotlib", "plotly", "torch",
 # edge: it may import from any part above it, and only what stands below imports it.
 STAGES = (
     "_version",
+    "_jit",
     "errors",
     "files",
     "validation",

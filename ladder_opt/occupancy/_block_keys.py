@@ -21,9 +21,9 @@ same one with a probability of 3e-8.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt._jit import njit
 from ladder_opt.trace.table import HashIds
 
 

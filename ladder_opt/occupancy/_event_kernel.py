@@ -21,9 +21,9 @@ A step that is short of KV blocks, or whose budget is below its decodes, goes to
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt._jit import njit
 from ladder_opt.occupancy._prefix_cache import Pool
 from ladder_opt.occupancy._step_kernel import (
     ARRIVED,

@@ -8,9 +8,9 @@ Arrays that a run does not use are empty.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt._jit import njit
 from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, extend, release
 
 # Slots of the limits.

@@ -10,8 +10,9 @@ left of the path, are dropped. Both are exact.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ladder_opt._jit import njit
 
 HUGE = 1e300
 NO_LIMIT = 1 << 60

@@ -19,9 +19,9 @@ A quadratic loop over all (a, c) was tried first: the same numbers, 20 times as 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt._jit import njit
 from ladder_opt.solve._axis_kernel import trace_back
 
 HUGE = 1e300  # "not allowed"; finite, so that no difference of two such values is NaN

@@ -10,9 +10,9 @@ path, are dropped (`least_worst`). Both are exact.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ladder_opt._jit import njit
 from ladder_opt.solve._axis_kernel import trace_back
 
 HUGE = 1e300

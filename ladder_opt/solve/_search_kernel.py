@@ -25,8 +25,9 @@ finished 1,900 nodes in 20 s where this search finishes in 10 ms.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ladder_opt._jit import njit
 
 HUGE = 1e300
 # Slots of the state.

@@ -74,7 +74,7 @@ LOADERS: Mapping[str, Callable[[Path], object]] = {
     "timed_trace": read_timed_trace,
     "holds_timings": holds_timings,
     "detect_format": detect_format,
-    "calibrate": lambda path: calibrate(path, SMALL),
+    "calibrate": lambda path: calibrate(path, SMALL, layers=2),
     "steps": lambda path: read_steps(path, SMALL),
     "steps_without_engine": read_steps,
     "sequences": lambda path: read_sequences(path, SMALL),
@@ -114,6 +114,14 @@ def _span(start: int) -> dict[str, Any]:
     usage = {"gen_ai.usage.input_tokens": 12, "gen_ai.usage.output_tokens": 3}
     attributes = [{"key": key, "value": {"intValue": str(value)}} for key, value in usage.items()]
     return {"name": "llm", "startTimeUnixNano": str(start), "spanId": "a", "attributes": attributes}
+
+
+def _iteration(index: int) -> str:
+    return (
+        f"INFO Iteration({index}): {index % 2} context requests, {64 * (index % 2)} context tokens, "
+        f"{index} generation requests, {index} generation tokens, iteration elapsed time: {5 + index}.25 ms, "
+        f"GPU KV cache usage: {index}.0%\n"
+    )
 
 
 _TABLE = pd.DataFrame(
@@ -160,6 +168,17 @@ def seeds() -> dict[str, Seed]:
         "mooncake.jsonl.zst": zstandard.ZstdCompressor().compress(mooncake),
     }  # fmt: skip
     found = {name: Seed(content, (*TRACES, "calibrate")) for name, content in plain.items()}
+    measured = {
+        "rows.csv": "kernel,num_seqs,num_blocks,step_seconds,compile_seconds,layers\nchunked,4,1,0.01,9,2\n"
+        "chunked,4,8,0.02,9,2\nchunked,8,1,0.02,9,2\nchunked,8,8,0.04,11,2\n",
+        "pairs.csv": "num_seqs,num_blocks,seconds,compile_seconds\n4,1,0.1,9\n4,8,0.2,9\n8,1,1,9\n8,8,1,8\n",
+        "micro.tsv": "ms\tmin_ms\tmax_ms\tnum_kv_blocks_iterated\tnum_reqs\tattn_path\tpadded_num_seqs\t"
+        "blocks_per_chunk\n1.5\t1.4\t1.6\t8\t8\tbatched\t8\t4\n0.5\t0.4\t0.6\t2\t1\tper_seq\t1\t1\n",
+        "server.log": "INFO Attention graph recording complete: 8 graphs in 90.5s\n"
+        "INFO [1/2] recorded (8, 4, 2) in 5.50s\nINFO [2/2] recorded (4, 8, 2) in 6.25s\n"
+        + "".join(map(_iteration, range(1, 8))),
+    }
+    found |= {name: Seed(text.encode(), ("calibrate",)) for name, text in measured.items()}
     found |= {
         "steps.csv": Seed(_STEPS.to_csv(index=False).encode(), ("steps", "steps_without_engine")),
         "steps.parquet": Seed(_parquet(_STEPS), ("steps", "steps_without_engine")),

@@ -37,7 +37,12 @@ for config in json.load(sys.stdin):
 
 
 def run(
-    model: Path, cache: Path, requests: Sequence[Request], config: dict[str, Any], **variables: str
+    model: Path,
+    cache: Path,
+    requests: Sequence[Request],
+    config: dict[str, Any],
+    aborts: dict[int, list[int]] | None = None,
+    **variables: str,
 ) -> dict[str, Any]:
     """Run requests on an engine; what `in_process` tells."""
     engine = {
@@ -53,7 +58,7 @@ def run(
     asked = [[list(request.prompt), request.output_tokens] for request in requests]
     done = subprocess.run(
         python("tests.serving.in_process"),
-        input=json.dumps({"engine": engine, "requests": asked}).encode(),
+        input=json.dumps({"engine": engine, "requests": asked, "aborts": aborts or {}}).encode(),
         env=environment(cache, VLLM_ENABLE_V1_MULTIPROCESSING="0", **variables),
         check=False,
         capture_output=True,
@@ -90,6 +95,25 @@ def test_tokens_and_compiles_with_kv_buckets_and_a_plan(
     assert report["compiles_since"] == report["late_compiles"] == report["unrecorded"] == 0
     assert sum(report["dispatched"].values()) > 20
     assert found["tokens"] == dense_tokens(tiny_model, requests, inductor_cache)
+
+
+def test_requests_that_are_aborted_in_a_short_pool_change_no_other_tokens(
+    tiny_model: Path, inductor_cache: Path, tmp_path: Path
+) -> None:
+    """Aborted while they wait, prefill, decode, or have been preempted."""
+    requests = draw([500] * 8 + [126] * 4, [90] * 8 + [30] * 4, seed=7)
+    write_plan(make_plan(), tmp_path / "plan.json")
+    aborts = {3: [1, 11], 80: [0], 95: [2, 5], 120: [9]}
+    config = {"ladder_opt_backend": "reference", "ladder_opt": str(tmp_path / "plan.json")}
+    found = run(tiny_model, inductor_cache, requests, config, aborts=aborts)
+    gone = {index for some in aborts.values() for index in some}
+    expected = dense_tokens(tiny_model, requests, inductor_cache)
+    for index, (tokens, whole) in enumerate(zip(found["tokens"], expected, strict=True)):
+        assert tokens == (whole[: len(tokens)] if index in gone else whole)
+    assert any(0 < len(found["tokens"][index]) < len(expected[index]) for index in gone)
+    report = found["report"]
+    assert report["compiles_since"] == report["late_compiles"] == report["unrecorded"] == 0
+    assert sum(report["dispatched"].values()) > 20
 
 
 def test_tokens_under_a_sliding_window(

@@ -1,0 +1,1 @@
+"""What breaks around a run: disks, processes, caches."""
