@@ -20,9 +20,15 @@ from ladder_opt._version import __version__
 if TYPE_CHECKING:
     from ladder_opt.bucketer.bucketer import Bucketer
     from ladder_opt.calibration.api import calibrate
+    from ladder_opt.calibration.measurement_rows import (
+        MeasurementRow,
+        read_measurement_rows,
+        write_measurement_rows,
+    )
     from ladder_opt.calibration.request_records import RequestRecords, read_request_records
     from ladder_opt.calibration.result import Calibration
     from ladder_opt.calibration.server_steps import fit_server_steps, server_cost
+    from ladder_opt.cost.draws import CostDraws, draw_costs
     from ladder_opt.cost.model import CostModel, read_cost_model
     from ladder_opt.engine import Engine, ServerEngine
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
@@ -61,6 +67,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Bucketer": "bucketer.bucketer",
     "Calibration": "calibration.result",
+    "CostDraws": "cost.draws",
     "CostModel": "cost.model",
     "Engine": "engine",
     "Executor": "executor",
@@ -71,6 +78,7 @@ _MODULE_OF = {
     "LadderOptError": "errors",
     "Ladders": "ladder",
     "Limits": "solve.problem",
+    "MeasurementRow": "calibration.measurement_rows",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -92,6 +100,7 @@ _MODULE_OF = {
     "Workload": "solve.robust",
     "calibrate": "calibration.api",
     "default_ladders": "ladder",
+    "draw_costs": "cost.draws",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
@@ -100,6 +109,7 @@ _MODULE_OF = {
     "preset_num_blocks": "presets",
     "price_ladders": "solve.price",
     "read_cost_model": "cost.model",
+    "read_measurement_rows": "calibration.measurement_rows",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",
@@ -116,6 +126,7 @@ _MODULE_OF = {
     "synthesize": "trace.synth",
     "tune": "plan.tune",
     "verify_plan": "reference.verify",
+    "write_measurement_rows": "calibration.measurement_rows",
     "write_plan": "plan.plan",
     "write_sequences": "occupancy.sequences_file",
     "write_steps": "occupancy.steps_file",
