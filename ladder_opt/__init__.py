@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from ladder_opt import plot
     from ladder_opt.bucketer.bucketer import Bucketer
     from ladder_opt.calibration.api import calibrate
+    from ladder_opt.calibration.measurement_rows import (
+        MeasurementRow,
+        read_measurement_rows,
+        write_measurement_rows,
+    )
     from ladder_opt.calibration.request_records import RequestRecords, read_request_records
     from ladder_opt.calibration.result import Calibration
     from ladder_opt.calibration.server_steps import fit_server_steps, server_cost
+    from ladder_opt.cost.draws import CostDraws, draw_costs
     from ladder_opt.cost.model import CostModel, read_cost_model
     from ladder_opt.engine import Engine, ServerEngine
     from ladder_opt.errors import InputError, InternalError, LadderOptError, SolveError, UsageError
@@ -78,6 +84,7 @@ _MODULE_OF = {
     "Calibration": "calibration.result",
     "CaptureOptions": "plan.capture_sizes",
     "CaptureSizes": "plan.capture_sizes",
+    "CostDraws": "cost.draws",
     "CostModel": "cost.model",
     "Drift": "monitor.result",
     "Engine": "engine",
@@ -95,6 +102,7 @@ _MODULE_OF = {
     "MeasureOptions": "measurement.options",
     "Measurements": "measurement.api",
     "ModelShape": "measurement.model_shape",
+    "MeasurementRow": "calibration.measurement_rows",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -120,6 +128,7 @@ _MODULE_OF = {
     "capture_sizes": "plan.capture_sizes",
     "default_ladders": "ladder",
     "drift": "monitor.drift",
+    "draw_costs": "cost.draws",
     "evaluate": "plan.tune",
     "export_plan": "plan.export",
     "fit_server_steps": "calibration.server_steps",
@@ -134,6 +143,7 @@ _MODULE_OF = {
     "read_cost_model": "cost.model",
     "read_drift_history": "monitor.history",
     "read_model_shape": "measurement.model_shape",
+    "read_measurement_rows": "calibration.measurement_rows",
     "read_plan": "plan.plan",
     "read_recorded_steps": "occupancy.record_file",
     "read_request_records": "calibration.request_records",
@@ -152,6 +162,7 @@ _MODULE_OF = {
     "tune": "plan.tune",
     "verify_plan": "reference.verify",
     "write_figures": "report.figures",
+    "write_measurement_rows": "calibration.measurement_rows",
     "write_plan": "plan.plan",
     "write_report": "report.html",
     "write_sequences": "occupancy.sequences_file",
