@@ -86,7 +86,8 @@ def test_what_is_written_is_read_as_equal(engine: Engine) -> None:
             {"max_seqs": 3},
             (
                 "p.json: engine: found 'max_seqs', expected one of block_size, max_model_len, "
-                "max_num_batched_tokens, max_num_seqs, min_batched_seqs, num_kv_blocks"
+                "max_num_batched_tokens, max_num_seqs, min_batched_seqs, num_kv_blocks; "
+                "did you mean max_num_seqs?"
             ),
         ),
         ({"block_size": 100}, "p.json: engine.block_size: found 100, expected a multiple of 64"),

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
-from ladder_opt.ladder import AXES, Axis, Ladder, Ladders, clamp, default_ladders, parse_rungs, powers_of_two
+from ladder_opt.ladder import (
+    AXES,
+    Axis,
+    Ladder,
+    Ladders,
+    clamp,
+    clamp_query_lens,
+    default_ladders,
+    parse_rungs,
+    powers_of_two,
+)
 
 ENGINE = Engine(max_num_seqs=8, max_model_len=32 * 128)
 
@@ -194,3 +204,32 @@ def test_other_num_seqs_rungs_take_the_block_ladder_next_above() -> None:
     product = Ladders((4, 8), (1, 9), query_lens=(1, 512))
     assert product.with_num_seqs((5,)) == Ladders((5,), (1, 9), query_lens=(1, 512))
     assert product.ragged_dict() is None
+
+
+def test_query_lens_are_fitted_to_an_engine() -> None:
+    engine = Engine(max_num_batched_tokens=512)
+    assert clamp_query_lens([1, 64, 512], engine) == ((1, 64, 512), [])
+    assert clamp_query_lens([700, 64, 600], engine) == (
+        (1, 64, 512),
+        [
+            "query_lens: 600 is above max_num_batched_tokens = 512 and was dropped",
+            "query_lens: 700 is above max_num_batched_tokens = 512 and was dropped",
+            "query_lens: 1, the length of a decode, was missing and was added",
+            "query_lens: max_num_batched_tokens = 512 was missing and was added",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("query_lens", "message"),
+    [
+        ([], "query_lens: found an empty list, expected at least one rung"),
+        ([1, 0], "query_lens: found 0, expected integers of 1 or more"),
+        ([1, True], "query_lens: found True, expected integers of 1 or more"),
+        ([1, 64.0], "query_lens: found 64.0, expected integers of 1 or more"),
+    ],
+)
+def test_query_lens_that_are_none(query_lens: list[int], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        clamp_query_lens(query_lens, Engine())
+    assert str(error.value) == message

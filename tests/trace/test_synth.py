@@ -190,7 +190,8 @@ class TestErrors:
         with pytest.raises(UsageError) as caught:
             synthesize("azure")
         assert str(caught.value) == (
-            "found profile 'azure', expected one of azure2023_conv, azure2023_code, mooncake_conversation"
+            "found profile 'azure', expected one of azure2023_conv, azure2023_code, mooncake_conversation; "
+            "did you mean azure2023_conv?"
         )
 
     @pytest.mark.parametrize("requests", [0, -1, MAX_REQUESTS + 1, 1.5, True])
