@@ -233,3 +233,11 @@ def test_query_lens_that_are_none(query_lens: list[int], message: str) -> None:
     with pytest.raises(UsageError) as error:
         clamp_query_lens(query_lens, Engine())
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("blocks", [(), (2, 9), (1, 3)])
+def test_ragged_ladders_hold_rungs_of_the_whole_up_to_the_last(blocks: tuple[int, ...]) -> None:
+    """None at all, one that is not among them, and without the last: each by itself."""
+    with pytest.raises(UsageError, match=r"expected rungs of \[1, 3, 9\] up to the last"):
+        Ladders((4, 8), (1, 3, 9), ((1, 9), blocks))
+    assert Ladders((4, 8), (1, 3, 9), ((1, 9), (3, 9))).blocks_of(1) == (3, 9)
