@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -83,7 +85,8 @@ def test_the_same_seed_gives_the_same_intervals() -> None:
     steps, work = rows()
     seconds = seconds_of(steps, work, 0.02, 3e-4, 2e-6) * np.random.default_rng(4).normal(1, 0.1, len(steps))
     one, other = (fit_steps(seconds, steps, work, NAMES, seed=5) for _ in range(2))
-    assert one == other
+    np.testing.assert_array_equal(one.draws, other.draws)
+    assert replace(one, draws=other.draws) == other
     plain = fit_steps(seconds, steps, work, NAMES, bootstraps=0)
     assert values(plain) == values(one)
     assert all(term.low == term.high == term.seconds for term in plain.terms)

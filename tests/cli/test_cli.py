@@ -119,7 +119,7 @@ def test_help_and_version(run: Run) -> None:
         ),
         (["simulate", "trace.csv"], "Missing option '-o' / '--output'."),
         (["simulate", "-o", "x.csv"], "Missing argument 'TRACE...'."),
-        (["check"], "Missing argument 'PLAN.json'."),
+        (["check"], "found no plan, expected PLAN.json, --engine serve.yaml, or LADDER_OPT_PLAN to be set"),
         (["export", "p.json"], "Missing option '--format'."),
         (
             [*TUNE, "--uptime", "soon"],
@@ -193,7 +193,7 @@ def test_help_and_version(run: Run) -> None:
         ([*TUNE, "--engine", "gone"], "gone: found No such file or directory, expected a readable file"),
         (
             ["simulate", "trace.csv", "-o", "x.csv", "--ladders", "even"],
-            "--ladders: found 'even', expected default, pow2, 8_5, 4_3, 9_8, uniform, or a plan file",
+            "--ladders: found 'even', expected one of default, pow2, 8_5, 4_3, 9_8, uniform, or a plan file",
         ),
         (
             ["evaluate", "--steps", "steps.csv", "--num-seqs", "four"],

@@ -146,8 +146,14 @@ def test_a_faster_trace_has_a_shorter_span() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "spyre"}, "--target: found 'spyre', expected plugin or spyre-env"),
-        ({"structure": "raged"}, "--structure: found 'raged', expected product or ragged"),
+        (
+            {"target": "spyre"},
+            "--target: found 'spyre', expected plugin or spyre-env; did you mean spyre-env?",
+        ),
+        (
+            {"structure": "raged"},
+            "--structure: found 'raged', expected product or ragged; did you mean ragged?",
+        ),
         ({"restarts": -1.0}, "--restarts: found -1.0, expected a number of 0 or more"),
         ({"restarts": np.nan}, "--restarts: found nan, expected a number of 0 or more"),
         ({"restarts": np.inf}, "--restarts: found inf, expected a number of 0 or more"),
