@@ -393,6 +393,12 @@ def rows(contenders: Sequence[Contender]) -> list[dict[str, str]]:
     return table
 
 
+def to_dict(contender: Contender) -> dict[str, Any]:
+    """For the JSON file: rung pairs are rows, not keys."""
+    pairs = [[s, m, seconds] for (s, m), seconds in contender.attention_seconds.items()]
+    return asdict(replace(contender, attention_seconds={})) | {"attention_seconds": pairs}
+
+
 def _ratios(these: Sequence[float], those: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(these, those, strict=True)]
 
@@ -425,7 +431,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.write_json(
         options.json,
         "serve",
-        {"rows": table, "contenders": [asdict(each) for each in contenders], "cost": measured.cost.to_dict()},
+        {
+            "rows": table,
+            "contenders": [to_dict(each) for each in contenders],
+            "cost": measured.cost.to_dict(),
+        },
     )
     return 1 if any(contender.report["compiles_since"] for contender in contenders) else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import os
 from pathlib import Path
@@ -364,6 +365,7 @@ def test_serve_plans_with_what_it_measured() -> None:
         contender.token_seconds = contender.cpu_seconds = token_seconds
         contender.report = {"recorded": [1, 2], "warmup_seconds": 3.0, "compiles_since": 0}
     assert tuned.predicted_token_seconds < default.predicted_token_seconds
+    assert json.loads(json.dumps(serve.to_dict(tuned)))["attention_seconds"]
     rows = serve.rows(contenders)
     assert (rows[0]["ratio, predicted"], rows[0]["ratio, measured"]) == ("1.000", "1.000")
     assert rows[1]["ratio, measured"] == rows[1]["ratio of CPU"] == "0.850"
