@@ -23,16 +23,21 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
     table.add_column("parameter", no_wrap=True)
     for column in ("value", "95% interval", "unit"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("told by")
+    table.add_column("from", no_wrap=True)
+    files = list(dict.fromkeys(path for one in fit["parameters"].values() for path in one["told_by"]))
     for name, one in fit["parameters"].items():
-        sure = "" if one["told_from_zero"] else ", not told from zero"
-        interval = f"{one['low']:.4g} to {one['high']:.4g}"
-        by = ", ".join(Path(path).name for path in one["told_by"])
+        sure = "" if one["told_from_zero"] else " *"
+        interval = f"{one['low']:.3g} to {one['high']:.3g}"
+        by = ", ".join(str(files.index(path) + 1) for path in one["told_by"])
         table.add_row(name, f"{one['value']:.4g}", interval, one["unit"], f"{by}{sure}")
+    legend = ", ".join(f"{at} {Path(path).name}" for at, path in enumerate(files, start=1))
+    if not all(one["told_from_zero"] for one in fit["parameters"].values()):
+        legend += "; *: not told from zero"
     lines: list[RenderableType] = [
         f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant",
         "",
         table,
+        f"from: {legend}",
         "",
     ]
     for name, each in fit["residuals"].items():

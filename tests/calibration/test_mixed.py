@@ -419,7 +419,8 @@ def test_the_command_says_who_told_what(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["calibrate", str(rows), "-o", str(output), "--name", "card"]) == 0
     captured = capsys.readouterr()
     assert "step_seconds.per_iteration" in captured.out
-    assert "m.csv" in captured.out
+    assert "from: 1 m.csv" in captured.out
+    assert "…" not in captured.out  # every number whole, in a pipe too
     assert "step measured at num_seqs 4 to 32" in captured.out
     assert captured.err.splitlines() == [
         f"warning: {build.ATTENTION_ALONE}",
