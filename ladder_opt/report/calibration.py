@@ -29,15 +29,17 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
         sure = "" if one["told_from_zero"] else " *"
         interval = f"{one['low']:.3g} to {one['high']:.3g}"
         by = ", ".join(str(files.index(path) + 1) for path in one["told_by"])
-        table.add_row(name, f"{one['value']:.4g}", interval, one["unit"], f"{by}{sure}")
+        table.add_row(name, f"{one['value']:.4g}", interval, one["unit"].replace("/graph", ""), f"{by}{sure}")
+    entries = fit["parameters"].values()
     legend = ", ".join(f"{at} {Path(path).name}" for at, path in enumerate(files, start=1))
-    if not all(one["told_from_zero"] for one in fit["parameters"].values()):
+    if not all(one["told_from_zero"] for one in entries):
         legend += "; *: not told from zero"
     lines: list[RenderableType] = [
         f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant",
         "",
         table,
         f"from: {legend}",
+        *(["compile_seconds: of one graph"] if any("/graph" in each["unit"] for each in entries) else []),
         "",
     ]
     for name, each in fit["residuals"].items():
