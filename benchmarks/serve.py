@@ -5,7 +5,7 @@ round sends the same requests, at the same times, to one and then to the other, 
 requests are the first ones of the trace that fit, their arrivals squeezed into `--span`.
 
 The plan is tuned for this machine: the kernel is timed at the default ladders' variants, compiles too, and
-the cost model is fitted to them (least squares, no coefficient below 0). For the prediction the variants of
+the cost model is fitted to them as `ladder-opt measure` does. For the prediction the variants of
 both pairs of ladders are then timed side by side. What else a step takes, and a prefill token, comes from the
 measured rounds with the default ladders: the two numbers with which the replay of the requests gives their
 time per output token and time to first token. With the same two numbers the replay under the plan's ladders
@@ -32,6 +32,7 @@ import numpy as np
 
 from benchmarks import common
 from ladder_opt.bucketer import BatchedVariant, Bucketer
+from ladder_opt.calibration.term_fit import fit_terms
 from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
@@ -175,31 +176,19 @@ def measure(bench: Bench, bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measur
     chunks = np.array([variant.num_chunks for variant in recording.variants])
     gathers = chunks * [variant.num_seqs * variant.blocks_per_chunk for variant in recording.variants]
     compiles = np.array(recording.compile_seconds)
-    step_terms, fitted = _fit(
-        step, {"base": np.ones_like(step), "per_iteration": chunks, "per_gather": gathers}
-    )
-    compile_terms, _ = _fit(compiles, {"base": np.ones_like(compiles), "per_iteration": chunks})
+    step_fit = fit_terms({"base": 1.0, "per_iteration": chunks, "per_gather": gathers}, step, bootstraps=0)
+    compile_fit = fit_terms({"base": 1.0, "per_iteration": chunks}, compiles, bootstraps=0)
     cost = CostModel.model_validate(
         {
             "schema": "ladder_opt/cost/1",
             "name": "this machine's CPU",
             "kernel": bucketer.kernel,
-            "step_seconds": step_terms,
-            "compile_seconds": compile_terms,
+            "step_seconds": {term.name: term.value for term in step_fit.terms},
+            "compile_seconds": {term.name: term.value for term in compile_fit.terms},
         }
     )
+    fitted = step / (1 + step_fit.residuals)
     return Measured(cost, float(np.abs(fitted / step - 1).max()), len(recording.variants))
-
-
-def _fit(
-    seconds: NDArray[np.float64], terms: dict[str, NDArray[Any]]
-) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Coefficients of 0 or more that come closest, by relative error; and what they give."""
-    from scipy.optimize import nnls
-
-    columns = np.column_stack(list(terms.values())).astype(np.float64)
-    found, _ = nnls(columns / seconds[:, None], np.ones_like(seconds))
-    return dict(zip(terms, found.tolist(), strict=True)), columns @ found
 
 
 def slice_of(trace: Trace, requests: int, span_seconds: float) -> Trace:

@@ -8,6 +8,8 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from benchmarks import (
 from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
+from ladder_opt.ladder import default_ladders
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.price import price_ladders
@@ -373,12 +376,22 @@ def test_serve_plans_with_what_it_measured() -> None:
 
 
 def test_serve_fits_what_was_made_by_the_formula() -> None:
-    gathers, chunks = np.array([4, 8, 32, 64, 128]), np.array([1, 1, 2, 4, 4])
-    seconds = 0.01 + 0.002 * chunks + 0.0003 * gathers
-    terms = {"base": np.ones(5), "per_iteration": chunks, "per_gather": gathers}
-    found, fitted = serve._fit(seconds, terms)
-    assert found == pytest.approx({"base": 0.01, "per_iteration": 0.002, "per_gather": 0.0003})
-    assert fitted == pytest.approx(seconds)
+    bucketer = serve.bucketer_of(default_ladders(serve.ENGINE))
+    variants = bucketer.batched_variants()
+    chunks = {each: each.num_chunks for each in variants}
+    seconds = {
+        each: 0.002 + chunks[each] * (3e-4 + 1e-5 * each.num_seqs * each.blocks_per_chunk)
+        for each in variants
+    }
+    recording = SimpleNamespace(
+        variants=variants, compile_seconds=[1.5 + 0.25 * chunks[each] for each in variants]
+    )
+    bench: Any = SimpleNamespace(record=lambda _: (recording, None), time=lambda *_: [seconds])
+    found = serve.measure(bench, bucketer)
+    step, compiles = found.cost.step_seconds, found.cost.compile_seconds
+    assert (step.base, step.per_iteration, step.per_gather) == pytest.approx((0.002, 3e-4, 1e-5))
+    assert (compiles.base, compiles.per_iteration) == pytest.approx((1.5, 0.25))
+    assert found.worst_error == pytest.approx(0, abs=1e-9)
 
 
 def test_serve_times_tokens_by_request() -> None:

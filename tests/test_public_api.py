@@ -127,6 +127,8 @@ def test_the_table_and_what_type_checkers_see_name_the_same_things() -> None:
                 seen |= {name.name: line.module.removeprefix("ladder_opt.") for name in line.names}
     assert seen == ladder_opt._MODULE_OF
     assert modules_seen == set(ladder_opt._MODULES)
+    # A literal list: type checkers take no other as what the package exports.
+    assert set(ladder_opt.__all__) == {"__version__", *ladder_opt._MODULES, *ladder_opt._MODULE_OF}
     for name, module in seen.items():
         home = importlib.import_module(f"ladder_opt.{module}")
         assert getattr(home, name) is getattr(ladder_opt, name)

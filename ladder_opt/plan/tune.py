@@ -242,8 +242,9 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
 def _unrecorded(price: LadderPrice) -> list[str]:
     if not price.unrecorded_steps:
         return []
-    steps = f"{price.unrecorded_steps:,.0f} steps run variants that no warm-up records"
-    return [f"{steps}: one iteration reads as many pages as the KV cache has, so they compile while serving"]
+    steps = f"{price.unrecorded_steps:,.0f} steps are padded to variants that no warm-up records"
+    why = "one iteration reads as many pages as the KV cache has"
+    return [f"{steps}: {why}. They are priced as batched; the bucketer sends them down the per-sequence path"]
 
 
 def _warmup_warnings(options: SolveOptions, price: LadderPrice, replay: Replay | None) -> list[str]:

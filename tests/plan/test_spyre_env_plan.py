@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ladder_opt.bucketer import Bucketer
 from ladder_opt.engine import Engine, read_engine_settings
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.ladder import Ladders, clamp_query_lens, default_query_lens
@@ -252,4 +253,8 @@ def test_a_step_that_no_warm_up_records_is_told() -> None:
     assert plan.result.num_variants == 0 or not any("no warm-up records" in each for each in plan.warnings)
     given = evaluate(steps, Ladders((4,), (8,)), make_cost(), engine=engine)
     assert given.result.num_variants == 0
-    assert any("50 steps run variants that no warm-up records" in warning for warning in given.warnings)
+    (warning,) = (each for each in given.warnings if "no warm-up records" in each)
+    assert warning.startswith("50 steps are padded to variants")
+    bucketer = Bucketer(engine, given.ladders, kv_tokens=(1024,), query_tokens=(1,))
+    assert bucketer.dispatch(4, 8) is None
+    assert warning.endswith("the bucketer sends them down the per-sequence path")
