@@ -126,6 +126,11 @@ class PartFit:
         lines = [
             f"{name}: the rows cannot tell it from a mix of the others; left at 0" for name in self.left_out
         ]
+        if self.fit.rows <= len(self.fit.names):
+            lines.append(
+                f"{', '.join(self.fit.names)}: no more rows than terms ({self.fit.rows}), which fit "
+                "anything; their intervals say nothing, measure more"
+            )
         for term in self.fit.terms:
             if term.name in (ATTENTION_CALL, ATTENTION_PER_SEQ, SEQUENCE_CALL):
                 continue

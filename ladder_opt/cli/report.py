@@ -59,7 +59,7 @@ def run(
         given, histogram = _given(traffic)
         contents = gather(
             plan,
-            name=str(plan_path),
+            name=plan_path.name,  # a report is handed on; where the plan lies is nobody's concern
             traces=given,
             steps=histogram,
             cost=_cost(plan, cost_source),

@@ -432,3 +432,11 @@ def test_the_command_says_who_told_what(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["kernel"] == "chunked"
     for option in (["--table", "often"], ["--layers", "0"], ["--kernel", "flat"]):
         assert main(["calibrate", str(rows), "-o", str(output), *option]) == 2
+
+
+def test_as_many_rows_as_terms_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("num_seqs,num_blocks,seconds\n4,8,0.18\n")
+    told = [line for line in calibrate(path, Engine()).warnings if "no more rows than terms (1)" in line]
+    assert len(told) == 1
+    assert told[0].startswith("step_seconds.base: ")
