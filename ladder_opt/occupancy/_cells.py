@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
+
+Table = TypeVar("Table")
+"""A histogram whose fields are two sizes and a weight, in this order."""
 
 
 def merged_cells(
@@ -55,3 +59,20 @@ def merged_cells(
     return {name: values[first] for name, values in ordered.items()} | {
         name: np.add.reduceat(values[order], first) if cells else values for name, values in known.items()
     }
+
+
+def counted_cells(
+    counts: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Both sizes and the weight of every cell of a dense table that is not 0."""
+    first, second = np.nonzero(counts)
+    return first, second, counts[first, second].astype(np.float64)
+
+
+def joined(kind: type[Table], parts: Iterable[Table]) -> Table:
+    """All cells of several tables in one, which adds equal ones up."""
+    tables = list(parts)
+    if len(tables) == 1:
+        return tables[0]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # they are dataclasses
+    return kind(*(np.concatenate([getattr(table, name) for table in tables]) for name in names))

@@ -7,13 +7,14 @@ import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.files import decode_text, read_bytes, replace_when_whole, write_text
 
@@ -42,25 +43,50 @@ class Column:
     limit_name: str = ""
 
 
-@dataclass(frozen=True)
-class TableFile:
+@dataclass(frozen=True, kw_only=True)
+class FileRead:
+    """Where a histogram came from.
+
+    Attributes:
+        path: the file as named.
+        sha256: digest of its bytes.
+        rows: data rows read (equal cells count once each).
+        warnings: what a person should know, such as columns that are not ours.
+    """
+
+    path: str
+    sha256: str
+    rows: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFile(FileRead):
     """A table as read.
 
     Attributes:
         columns: numbers by column name, int64 for sizes and float64 for the others; optional ones as found.
-        path: the file as named.
-        sha256: digest of its bytes.
-        rows: data rows read.
         lines: where each row stands, from 1 (of Parquet: the row).
-        warnings: columns that were left aside.
     """
 
     columns: dict[str, NDArray[Any]]
-    path: str
-    sha256: str
-    rows: int
     lines: tuple[int, ...]
-    warnings: tuple[str, ...]
+
+    def origin(self) -> dict[str, Any]:
+        """What a `FileRead` is made of."""
+        return {field.name: getattr(self, field.name) for field in fields(FileRead)}
+
+
+def num_seqs_column(engine: Engine | None) -> Column:
+    """Sequences of a step, within an engine's limit."""
+    limit = None if engine is None else engine.max_num_seqs
+    return Column(name="num_seqs", kind="size", limit=limit, limit_name="max_num_seqs")
+
+
+def num_blocks_column(engine: Engine | None) -> Column:
+    """KV blocks of a sequence, within an engine's limit."""
+    limit = None if engine is None else engine.max_num_blocks
+    return Column(name="num_blocks", kind="size", limit=limit, limit_name="ceil(max_model_len / block_size)")
 
 
 def read_table_file(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
-from ladder_opt.occupancy._cells import merged_cells
+from ladder_opt.occupancy._cells import counted_cells, joined, merged_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,20 +100,12 @@ class SequenceHistogram:
     @classmethod
     def from_counts(cls, counts: NDArray[np.int64]) -> SequenceHistogram:
         """From a dense table, (num_blocks, query_len) -> calls."""
-        num_blocks, query_len = np.nonzero(counts)
-        return cls(num_blocks, query_len, counts[num_blocks, query_len].astype(np.float64))
+        return cls(*counted_cells(counts))
 
     @classmethod
     def sum_of(cls, parts: Iterable[SequenceHistogram]) -> SequenceHistogram:
         """Tables of independent replays added cell by cell."""
-        tables = list(parts)
-        if len(tables) == 1:
-            return tables[0]
-        return cls(
-            np.concatenate([part.num_blocks for part in tables]),
-            np.concatenate([part.query_len for part in tables]),
-            np.concatenate([part.calls for part in tables]),
-        )
+        return joined(cls, parts)
 
 
 def impossible_call(

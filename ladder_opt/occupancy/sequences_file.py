@@ -7,27 +7,25 @@ from pathlib import Path
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.occupancy._table_file import Column, read_table_file, write_table_file
+from ladder_opt.occupancy._table_file import (
+    Column,
+    FileRead,
+    num_blocks_column,
+    read_table_file,
+    write_table_file,
+)
 from ladder_opt.occupancy.sequences import SequenceHistogram, impossible_call
 
 
-@dataclass(frozen=True)
-class SequencesFile:
+@dataclass(frozen=True, kw_only=True)
+class SequencesFile(FileRead):
     """A per-sequence table as read, with where it came from.
 
     Attributes:
         sequences: the table.
-        path: the file as named.
-        sha256: digest of its bytes.
-        rows: data rows read (equal cells count once each).
-        warnings: what a person should know, such as columns that are not ours.
     """
 
     sequences: SequenceHistogram
-    path: str
-    sha256: str
-    rows: int
-    warnings: tuple[str, ...] = ()
 
 
 def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesFile:
@@ -39,12 +37,7 @@ def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesF
     file = read_table_file(
         path,
         [
-            Column(
-                name="num_blocks",
-                kind="size",
-                limit=None if engine is None else engine.max_num_blocks,
-                limit_name="ceil(max_model_len / block_size)",
-            ),
+            num_blocks_column(engine),
             Column(
                 name="query_len",
                 kind="size",
@@ -62,7 +55,7 @@ def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesF
         if impossible is not None:
             at, found, expected = impossible
             raise InputError(found, expected, path=path, line=file.lines[at])
-    return SequencesFile(sequences, file.path, file.sha256, file.rows, file.warnings)
+    return SequencesFile(sequences=sequences, **file.origin())
 
 
 def write_sequences(sequences: SequenceHistogram, path: str | Path) -> None:

@@ -12,7 +12,10 @@ from ladder_opt.errors import InputError
 from ladder_opt.occupancy._table_file import (
     MAX_TABLE_FILE_BYTES,
     Column,
+    FileRead,
     TableFile,
+    num_blocks_column,
+    num_seqs_column,
     read_table_file,
     write_table_file,
 )
@@ -21,23 +24,15 @@ from ladder_opt.occupancy.histogram import StepHistogram
 _SLACK = 1e-6  # weights that were scaled, and sums of them, are off by some last digits
 
 
-@dataclass(frozen=True)
-class StepsFile:
+@dataclass(frozen=True, kw_only=True)
+class StepsFile(FileRead):
     """A histogram as read, with where it came from.
 
     Attributes:
         steps: the histogram.
-        path: the file as named.
-        sha256: digest of its bytes.
-        rows: data rows read (equal cells count once each).
-        warnings: what a person should know, such as columns that are not ours.
     """
 
     steps: StepHistogram
-    path: str
-    sha256: str
-    rows: int
-    warnings: tuple[str, ...] = ()
 
 
 def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
@@ -49,18 +44,8 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
     file = read_table_file(
         path,
         [
-            Column(
-                name="num_seqs",
-                kind="size",
-                limit=None if engine is None else engine.max_num_seqs,
-                limit_name="max_num_seqs",
-            ),
-            Column(
-                name="num_blocks",
-                kind="size",
-                limit=None if engine is None else engine.max_num_blocks,
-                limit_name="ceil(max_model_len / block_size)",
-            ),
+            num_seqs_column(engine),
+            num_blocks_column(engine),
             Column(name="steps", kind="weight"),
             Column(name="gathers_real", kind="amount", optional=True),
         ],
@@ -75,7 +60,7 @@ def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
     )
     if engine is not None:
         steps.check_pool(engine, path=str(path))
-    return StepsFile(steps, file.path, file.sha256, file.rows, tuple(warnings))
+    return StepsFile(steps=steps, **(file.origin() | {"warnings": tuple(warnings)}))
 
 
 def _check_real_gathers(file: TableFile) -> list[str]:

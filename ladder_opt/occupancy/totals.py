@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
-from ladder_opt.occupancy._cells import merged_cells
+from ladder_opt.occupancy._cells import counted_cells, joined, merged_cells
 
 MAX_TABLE_CELLS = 40_000_000  # of the dense table that a replay counts in: 320 MB
 
@@ -89,20 +89,12 @@ class TotalsHistogram:
     @classmethod
     def from_counts(cls, counts: NDArray[np.int64]) -> TotalsHistogram:
         """From a dense table, (num_seqs, total_blocks) -> steps."""
-        num_seqs, total_blocks = np.nonzero(counts)
-        return cls(num_seqs, total_blocks, counts[num_seqs, total_blocks].astype(np.float64))
+        return cls(*counted_cells(counts))
 
     @classmethod
     def sum_of(cls, parts: Iterable[TotalsHistogram]) -> TotalsHistogram:
         """Tables of independent replays added cell by cell."""
-        tables = list(parts)
-        if len(tables) == 1:
-            return tables[0]
-        return cls(
-            np.concatenate([part.num_seqs for part in tables]),
-            np.concatenate([part.total_blocks for part in tables]),
-            np.concatenate([part.steps for part in tables]),
-        )
+        return joined(cls, parts)
 
 
 def totals_table_shape(engine: Engine) -> tuple[int, int]:

@@ -7,27 +7,25 @@ from pathlib import Path
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.occupancy._table_file import Column, read_table_file, write_table_file
+from ladder_opt.occupancy._table_file import (
+    Column,
+    FileRead,
+    num_seqs_column,
+    read_table_file,
+    write_table_file,
+)
 from ladder_opt.occupancy.totals import TotalsHistogram
 
 
-@dataclass(frozen=True)
-class TotalsFile:
+@dataclass(frozen=True, kw_only=True)
+class TotalsFile(FileRead):
     """A totals table as read, with where it came from.
 
     Attributes:
         totals: the table.
-        path: the file as named.
-        sha256: digest of its bytes.
-        rows: data rows read (equal cells count once each).
-        warnings: what a person should know, such as columns that are not ours.
     """
 
     totals: TotalsHistogram
-    path: str
-    sha256: str
-    rows: int
-    warnings: tuple[str, ...] = ()
 
 
 def read_totals(path: str | Path, engine: Engine | None = None) -> TotalsFile:
@@ -39,12 +37,7 @@ def read_totals(path: str | Path, engine: Engine | None = None) -> TotalsFile:
     file = read_table_file(
         path,
         [
-            Column(
-                name="num_seqs",
-                kind="size",
-                limit=None if engine is None else engine.max_num_seqs,
-                limit_name="max_num_seqs",
-            ),
+            num_seqs_column(engine),
             Column(name="total_blocks", kind="size"),
             Column(name="steps", kind="weight"),
         ],
@@ -57,7 +50,7 @@ def read_totals(path: str | Path, engine: Engine | None = None) -> TotalsFile:
         raise InputError(error.found, error.expected, path=path, column=error.column) from None
     if engine is not None:
         totals.check_limits(engine, path=str(path))
-    return TotalsFile(totals, file.path, file.sha256, file.rows, file.warnings)
+    return TotalsFile(totals=totals, **file.origin())
 
 
 def write_totals(totals: TotalsHistogram, path: str | Path) -> None:
