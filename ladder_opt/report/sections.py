@@ -7,12 +7,12 @@ from typing import Any
 
 from ladder_opt.markup import facts, joined, table, text
 from ladder_opt.plan.plan import Plan
-from ladder_opt.plot.compared import compared
 from ladder_opt.plot.ladder_data import RungsData, WasteData
 from ladder_opt.report.page import Chart, Section, scrolled
 from ladder_opt.report.sentences import (
     absent_rung_text,
     alternative_text,
+    comparison_cells,
     dead_text,
     evidence_lines,
     forced_text,
@@ -83,25 +83,10 @@ def _chips(rungs: Sequence[int], label: str, css: str) -> str:
 
 def comparison_section(plan: Plan) -> Section:
     """Plan and baselines, a row each."""
-    default = plan.default
-    rows = []
-    for row in compared(plan):
-        price = row.price
-        change = ""
-        if default is not None and default.objective_seconds > 0:
-            change = f"{price.objective_seconds / default.objective_seconds - 1:+.2%}"
-        rows.append(
-            (
-                row.name if row.within_limits else f"{row.name} (over the limits)",
-                f"{len(row.ladders.num_seqs)} x {len(row.ladders.num_blocks)}",
-                f"{price.num_variants:,}",
-                duration_text(price.warmup_seconds),
-                hours_text(price.step_seconds),
-                hours_text(price.objective_seconds),
-                change,
-                f"{price.gathers.overpay:.1%}",
-            )
-        )
+    rows = [
+        (row.name if row.within_limits else f"{row.name} (over the limits)", *cells)
+        for row, cells in comparison_cells(plan)
+    ]
     columns = ("ladders", "rungs", "variants", "warm-up", "step time", "in all", "vs default", "overpay")
     body = [
         scrolled(table(columns, rows, caption="Plan and baselines on the same steps"), label="Comparison"),

@@ -9,9 +9,10 @@ from typing import Any
 from ladder_opt.markup import printable
 from ladder_opt.plan.parts import PlanPadding, PlanRung
 from ladder_opt.plan.plan import Plan
+from ladder_opt.plot.compared import Compared, compared
 from ladder_opt.report.robust import robust_headline, robust_status
 from ladder_opt.solve.problem import QUERY_GRAIN_TOKENS
-from ladder_opt.units import duration_text
+from ladder_opt.units import duration_text, hours_text
 
 _DEAD_SHOWN = 6
 _VERDICTS = {
@@ -183,6 +184,28 @@ def holdout_text(plan: Plan) -> str | None:
     if held.default_seconds:
         text += f", and {1 - held.objective_seconds / held.default_seconds:.2%} less than the default ladders"
     return text
+
+
+def comparison_cells(plan: Plan) -> list[tuple[Compared, tuple[str, ...]]]:
+    """Plan and baselines, each with its rungs, variants, warm-up, step time, objective, change, overpay."""
+    default = plan.default
+    rows: list[tuple[Compared, tuple[str, ...]]] = []
+    for row in compared(plan):
+        price = row.price
+        change = ""
+        if default is not None and default.objective_seconds > 0:
+            change = f"{price.objective_seconds / default.objective_seconds - 1:+.2%}"
+        cells = (
+            f"{len(row.ladders.num_seqs)} x {len(row.ladders.num_blocks)}",
+            f"{price.num_variants:,}",
+            duration_text(price.warmup_seconds),
+            hours_text(price.step_seconds),
+            hours_text(price.objective_seconds),
+            change,
+            f"{price.gathers.overpay:.1%}",
+        )
+        rows.append((row, cells))
+    return rows
 
 
 def unlimited_text(plan: Plan) -> str | None:

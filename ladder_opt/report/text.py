@@ -13,12 +13,12 @@ from ladder_opt.occupancy.replay import Replay
 from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.parts import PlanPadded
 from ladder_opt.plan.plan import Plan
-from ladder_opt.plot.compared import compared
 from ladder_opt.report.heatmap import HeatMap
 from ladder_opt.report.robust import robust_text
 from ladder_opt.report.sentences import (
     absent_rung_text,
     alternative_text,
+    comparison_cells,
     context_lines,
     dead_text,
     evidence_lines,
@@ -183,21 +183,10 @@ def _comparison(plan: Plan) -> RenderableType:
     for name in ("rungs", "variants", "warm-up", "step time", "objective", "vs default", "overpay"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    default = plan.default
-    for row in compared(plan):
-        price = row.price
-        change = ""
-        if default is not None and default.objective_seconds > 0:
-            change = f"{price.objective_seconds / default.objective_seconds - 1:+.2%}"
+    for row, cells in comparison_cells(plan):
         table.add_row(
             Text(row.name),
-            f"{len(row.ladders.num_seqs)} x {len(row.ladders.num_blocks)}",
-            f"{price.num_variants:,}",
-            duration_text(price.warmup_seconds),
-            hours_text(price.step_seconds),
-            hours_text(price.objective_seconds),
-            change,
-            f"{price.gathers.overpay:.1%}",
+            *cells,
             "" if row.within_limits else "over limits",
             style="bold" if row.kind == "plan" else None,
         )
