@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.calibration.doubts import moves_with_others, not_told_from_zero
 from ladder_opt.calibration.evidence import (
     ATTENTION_CALL,
     ATTENTION_PER_SEQ,
@@ -134,16 +135,11 @@ class PartFit:
         for term in self.fit.terms:
             if term.name in (ATTENTION_CALL, ATTENTION_PER_SEQ, SEQUENCE_CALL):
                 continue
-            interval = (
-                f"({term.value:.3g} {UNITS[term.name]}, 95% interval {term.low:.3g} to {term.high:.3g})"
-            )
             if not term.is_told_from_zero:
-                lines.append(f"{term.name}: the data cannot tell it from zero {interval}")
+                unit = UNITS[term.name]
+                lines.append(not_told_from_zero(term.name, term.value, term.low, term.high, unit=unit))
             elif term.moves_with_others:
-                lines.append(
-                    f"{term.name}: moves with the other terms here (R2 {term.explained_by_others:.2f}), so "
-                    "that only their sum is sure"
-                )
+                lines.append(moves_with_others(term.name, term.explained_by_others))
         return lines
 
 

@@ -19,10 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_REWEIGHTINGS = 50
-BOOTSTRAPS = 200
-_NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
-_NEGLIGIBLE_SHARE = 1e-3  # of the mean step: less is as good as nothing
+from ladder_opt.calibration.doubts import (
+    BOOTSTRAPS,
+    NEGLIGIBLE_SHARE,
+    NORMAL_MAD,
+    REWEIGHTINGS,
+    left_by_others,
+    moves_with_others,
+    not_told_from_zero,
+)
+
 _COLLINEAR_R_SQUARED = 0.9
 
 
@@ -51,7 +57,7 @@ class Term:
     @property
     def is_told_from_zero(self) -> bool:
         """Whether the interval leaves zero out, and the term matters to a step at all."""
-        return self.low > 0 and self.share >= _NEGLIGIBLE_SHARE
+        return self.low > 0 and self.share >= NEGLIGIBLE_SHARE
 
 
 @dataclass(frozen=True)
@@ -86,15 +92,9 @@ class StepFit:
         for term in self.terms:
             low, high = term.work_range
             if not term.is_told_from_zero:
-                lines.append(
-                    f"{term.name}: the data cannot tell it from zero ({term.seconds:.3g} s, "
-                    f"95% interval {term.low:.3g} to {term.high:.3g})"
-                )
+                lines.append(not_told_from_zero(term.name, term.seconds, term.low, term.high, unit="s"))
             elif term.explained_by_others > _COLLINEAR_R_SQUARED:
-                lines.append(
-                    f"{term.name}: moves with the other terms here (R2 {term.explained_by_others:.2f}), so "
-                    "that only their sum is sure"
-                )
+                lines.append(moves_with_others(term.name, term.explained_by_others))
             if term.name != "base" and high <= low:
                 lines.append(f"{term.name}: the same {low:.4g} in every row; the base may hold its time")
         return tuple(lines)
@@ -165,11 +165,11 @@ def _robust(
     theta = np.zeros(x.shape[1])
     robust = np.ones(len(y))
     floor = 1e-9 * float(np.median(y))  # of the scale: an exact fit leaves no residuals to take it from
-    for _ in range(_REWEIGHTINGS):
+    for _ in range(REWEIGHTINGS):
         root = np.sqrt(robust) * weights
         before, theta = theta, nnls(x / scale * root[:, None], y * root)[0] / scale
         residual = (y - x @ theta) * weights
-        spread = max(_NORMAL_MAD * float(np.median(np.abs(residual))), floor)
+        spread = max(NORMAL_MAD * float(np.median(np.abs(residual))), floor)
         robust = 1 / np.sqrt(1 + (residual / spread) ** 2)
         if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
             break
@@ -179,11 +179,8 @@ def _robust(
 def _explained(x: NDArray[np.float64], k: int) -> float:
     if k == 0:
         return 0.0  # the base is there in every row
-    others = np.delete(x, k, axis=1)
     column = x[:, k]
     spread = float(np.sum((column - column.mean()) ** 2))
     if spread <= 1e-18 * float(np.sum(column**2)):
         return 1.0
-    solution = np.linalg.lstsq(others / np.maximum(np.abs(others).max(axis=0), 1e-300), column, rcond=None)[0]
-    rest = column - others / np.maximum(np.abs(others).max(axis=0), 1e-300) @ solution
-    return 1 - float(np.sum(rest**2)) / spread
+    return 1 - float(np.sum(left_by_others(x, k) ** 2)) / spread

@@ -28,12 +28,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ladder_opt.calibration.doubts import (
+    BOOTSTRAPS,
+    NEGLIGIBLE_SHARE,
+    NORMAL_MAD,
+    REWEIGHTINGS,
+    left_by_others,
+)
+
 MISFIT = 0.02
-BOOTSTRAPS = 200
 _NOMINAL_ERROR = 0.05  # of a row, where rows are too few to say
-_REWEIGHTINGS = 50
-_NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
-_NEGLIGIBLE_SHARE = 1e-3  # of the mean row: less is as good as nothing
 _COLLINEAR_R_SQUARED = 0.98
 _FEWEST_ROWS = 1
 _SINGULAR = 1e-8
@@ -68,7 +72,7 @@ class TermEstimate:
     @property
     def is_told_from_zero(self) -> bool:
         """Whether the interval leaves zero out, and the term matters to a row at all."""
-        return self.low > 0 and self.share >= _NEGLIGIBLE_SHARE
+        return self.low > 0 and self.share >= NEGLIGIBLE_SHARE
 
     @property
     def moves_with_others(self) -> bool:
@@ -197,7 +201,7 @@ def fit_terms(
         ),
         residuals=residual,
         r_squared=1 - float(np.sum((y - x @ theta) ** 2)) / middle if middle else 1.0,
-        relative_error=float(_NORMAL_MAD * np.median(np.abs(residual))),
+        relative_error=float(NORMAL_MAD * np.median(np.abs(residual))),
         covariance=covariance,
         undetermined=undetermined,
     )
@@ -224,14 +228,14 @@ def _solve(x: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats]:
     fitted = y
     robust = np.ones(len(y))
     theta = np.zeros(x.shape[1])
-    for _ in range(_REWEIGHTINGS):
+    for _ in range(REWEIGHTINGS):
         root = np.sqrt(robust) * weights / fitted
         before = theta
         orthogonal, triangle = np.linalg.qr(x * root[:, None])
         theta = nnls(triangle, orthogonal.T @ (y * root))[0]
         fitted = np.maximum(x @ theta, _floor(y))
         scaled = (y / fitted - 1) * weights
-        scale = max(_NORMAL_MAD * float(np.median(np.abs(scaled))), 1e-9)
+        scale = max(NORMAL_MAD * float(np.median(np.abs(scaled))), 1e-9)
         robust = 1 / np.sqrt(1 + (scaled / (_TUNING * scale)) ** 2)
         if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
             break
@@ -247,7 +251,7 @@ def _linear_theory(
     """Covariance of theta, directions that no row holds, and the leverage of each row."""
     rows, terms = x.shape
     free = rows - terms
-    scale = _NORMAL_MAD * float(np.median(np.abs(residual * weights)))
+    scale = NORMAL_MAD * float(np.median(np.abs(residual * weights)))
     sigma = scale * np.sqrt(rows / free) if free > 0 else _NOMINAL_ERROR * float(np.median(weights))
     a = x * (np.sqrt(robust) * weights / fitted)[:, None]
     unit = np.sqrt((a**2).sum(axis=0))
@@ -284,13 +288,9 @@ def _draws(
 
 def _explained(x: Floats, k: int) -> float:
     """R2 (about zero) of a column on the others."""
-    others = np.delete(x, k, axis=1)
-    column = x[:, k]
-    total = float(np.sum(column**2))
+    total = float(np.sum(x[:, k] ** 2))
     if total == 0:
         return 1.0
-    if not others.shape[1]:
+    if x.shape[1] == 1:
         return 0.0
-    unit = np.maximum(np.abs(others).max(axis=0), 1e-300)
-    rest = column - others / unit @ np.linalg.lstsq(others / unit, column, rcond=None)[0]
-    return 1 - float(np.sum(rest**2)) / total
+    return 1 - float(np.sum(left_by_others(x, k) ** 2)) / total
