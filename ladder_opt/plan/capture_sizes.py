@@ -6,7 +6,8 @@ runs without a graph. Every size costs a capture at start-up, and memory. Its de
 `vllm/config/vllm.py`, and `adjust_cudagraph_sizes_for_spec_decode` in `vllm/config/compilation.py`.
 
 Not modelled: steps that mix prefill with decodes (their tokens are padded to the same list where they are few
-enough), and what else a size changes in a compiled kernel.
+enough; vLLM's own goes on to twice max_num_seqs, this one does not), and what else a size changes in a
+compiled kernel.
 """
 
 from __future__ import annotations

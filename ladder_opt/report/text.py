@@ -106,7 +106,7 @@ def summary_text(summary: TraceSummary, *, path: str) -> RenderableType:
     """A trace's facts."""
     table = _facts()
     table.add_row("file", Text(path))
-    table.add_row("format", ", ".join(summary.formats))
+    table.add_row("format", ", ".join(summary.formats) or "ladder_opt")
     table.add_row("requests", f"{summary.requests:,} of {summary.rows:,} rows")
     for reason, count in summary.set_aside.items():
         table.add_row(f"set aside: {reason}", f"{count:,}")

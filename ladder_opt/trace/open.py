@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ladder_opt.trace.read import read_trace
+from ladder_opt.trace.read import columns_notes, read_trace
 from ladder_opt.trace.stream import CHUNK_REQUESTS, AnyTrace, stream_of
 
 STREAM_FROM_REQUESTS = 2_000_000  # below, a trace takes less memory than the libraries that read it
@@ -38,7 +38,7 @@ def open_trace(
     if not reading.get("spread_ticks") and reading.get("format") in {None, "ladder_opt"}:
         stream = stream_of(path, stream_from=stream_from, chunk_requests=chunk_requests)
         if stream is not None:
-            return stream
+            return replace(stream, notes=(*stream.notes, *columns_notes(reading.get("columns"), path)))
     trace = read_trace(path, **reading)
     if Path(path).stat().st_size < _LARGE_BYTES:
         return trace

@@ -81,9 +81,17 @@ def read_trace(
     stored = load(path)
     content = _Content.of(stored, as_json=format in _JSON_FORMATS)
     if content.parquet is not None and format in {None, formats.LADDER_OPT} and is_canonical(content.parquet):
-        return respread(parse_canonical(stored, content.parquet), options)
+        trace = respread(parse_canonical(stored, content.parquet), options)
+        return replace(trace, notes=(*trace.notes, *columns_notes(columns, path)))
     form = _with_columns(_choose(content, format, columns), columns, stored.path)
     return assemble(stored, _table(content, form), form, options)
+
+
+def columns_notes(columns: Mapping[str, str] | None, path: str | Path) -> tuple[str, ...]:
+    """The note of a canonical trace for which columns were named all the same: it has its own."""
+    if not columns:
+        return ()
+    return (f"{path} is a ladder_opt trace, whose columns are its own: --columns was left aside there",)
 
 
 def read_timed_trace(path: str | Path) -> tuple[Trace, Timings]:

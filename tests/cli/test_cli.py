@@ -705,6 +705,8 @@ def test_trace_info_convert_and_synth(folder: Path, run: Run) -> None:
     assert (facts["requests"], facts["rows"]) == (120, 120)
     assert "requests" in run("trace", "info", "trace.csv").out
     converted = run("trace", "convert", "trace.csv", "-o", "t.parquet", "--json").json()
+    own = run("trace", "info", "t.parquet", "--columns", "prompt=x,output=y", "--json").json()["notes"][-1]
+    assert own == "t.parquet is a ladder_opt trace, whose columns are its own: --columns was left aside there"
     assert converted["requests"] == 120
     trace, source = read_trace("t.parquet"), read_trace("trace.csv")
     assert trace.prompt_tokens.tolist() == source.prompt_tokens.tolist()
