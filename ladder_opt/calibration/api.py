@@ -12,6 +12,7 @@ from ladder_opt.calibration.server_records import calibrate_request_records
 from ladder_opt.calibration.tables import TableMode
 from ladder_opt.engine import Engine, ServerEngine
 from ladder_opt.errors import InputError, UsageError
+from ladder_opt.files import sha256_of
 
 REQUESTS = "request_records"
 
@@ -41,7 +42,7 @@ def calibrate(
 
     Raises:
         UsageError: no file, or an option out of range.
-        InputError: a file of no known kind, or one that cannot be used.
+        InputError: a file of no known kind, one that is named twice, or one that cannot be used.
 
     Example:
         >>> engine = ServerEngine(block_size=16, num_kv_blocks=2588)  # doctest: +SKIP
@@ -62,6 +63,7 @@ def calibrate(
     by_kind: dict[str, list[Path]] = {}
     for path in files:
         by_kind.setdefault(kind_of(path).name, []).append(path)
+    _check_distinct(files)
     if list(by_kind) == [REQUESTS]:
         return calibrate_request_records(files, engine, options)
     limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
@@ -73,6 +75,16 @@ def calibrate(
         for part in kind.read(by_kind[kind.name], server, options)
     ]
     return build_calibration(evidence, server, options)
+
+
+def _check_distinct(files: Sequence[Path]) -> None:
+    """Refuse a file named twice, or its copy: rows would count as new ones, and intervals shrink."""
+    seen: dict[str, Path] = {}
+    for path in files if len(files) > 1 else ():
+        digest = sha256_of(path)
+        if digest in seen:
+            raise InputError(f"the same bytes as in {seen[digest]}", "each measurement once", path=path)
+        seen[digest] = path
 
 
 def kind_of(path: Path) -> Kind:

@@ -125,6 +125,8 @@ def build_calibration(
     steps, step_fit = _steps(evidence, samples, layers, server, draft)
     compile_fit = _compiles(evidence, samples, draft)
     startup = _startup(evidence, compile_fit)
+    if notes and not draft.values and not startup:
+        raise InputError(f"no row of the kernel {kernel}: {notes[0]}", "rows of it, or another --kernel")
     tables = _tables(samples, (step_fit, compile_fit), draft, engine, graphs=graphs, mode=options.table)
     if compile_fit is None:
         draft.warnings.append(NO_COMPILES)

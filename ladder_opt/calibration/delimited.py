@@ -17,7 +17,7 @@ from ladder_opt.files import decode_text, read_bytes
 MAX_FILE_BYTES = 256 << 20
 _MAX_ROWS = 2_000_000
 _LARGEST_SIZE = 1 << 31
-_LARGEST_SECONDS = 1e9
+_SMALLEST_SECONDS, _LARGEST_SECONDS = 1e-12, 1e9  # whose squares and quotients stay finite
 _DELIMITERS = "\t,;|"
 _SHOWN = 60
 
@@ -56,14 +56,14 @@ class Row:
         return self.size(name) if name in self.cells else None
 
     def seconds(self, name: str, *, unit_seconds: float = 1.0) -> float:
-        """A time above 0, in seconds.
+        """A time from a picosecond on, in seconds.
 
         Raises:
             InputError: it is something else, or missing.
         """
         number = self._number(name)
-        if not 0 < number * unit_seconds <= _LARGEST_SECONDS:
-            self.refuse(name, "a time above 0")
+        if not _SMALLEST_SECONDS <= number * unit_seconds <= _LARGEST_SECONDS:
+            self.refuse(name, "a time above 0, from 1e-12 s to 1e9 s")
         return number * unit_seconds
 
     def seconds_or_none(self, name: str, *, unit_seconds: float = 1.0) -> float | None:

@@ -13,7 +13,12 @@ CLOCKS: Final = ("auto", "cpu", "wall")
 DEFAULT_POINTS: Final = 20
 DEFAULT_REPEATS: Final = 40
 _TRACES_ALONE: Final = frozenset({"eager", "aot_eager"})  # backends that write no code
-_LIMITS: Final = {"points": 100_000, "repeats": 10_000, "threads": 1_024}
+_LIMITS: Final = {
+    "points": (1, 100_000),
+    "repeats": (1, 10_000),
+    "threads": (1, 1_024),
+    "seed": (0, (1 << 63) - 1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,7 @@ class MeasureOptions:
         threads: CPU threads that torch computes with.
         clock: `cpu` (CPU time of the one thread), `wall`, or `auto`: `cpu` on the CPU with one thread.
         time_limit_seconds: no further point is begun after it; None for no limit.
-        seed: of contents, lengths and the order of calls.
+        seed: of contents, lengths and the order of calls, 0 or above.
     """
 
     kernels: tuple[str, ...] = tuple(KERNELS)
@@ -49,10 +54,10 @@ class MeasureOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, most in _LIMITS.items():
+        for name, (least, most) in _LIMITS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise UsageError(f"{name}: found {value!r}, expected 1 to {most}")
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise UsageError(f"{name}: found {value!r}, expected {least} to {most}")
         if not self.kernels or len(set(self.kernels)) < len(self.kernels):
             raise UsageError(f"kernels: found {list(self.kernels)}, expected each of them once")
         for kernel in self.kernels:

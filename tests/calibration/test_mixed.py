@@ -408,6 +408,25 @@ def test_files_of_two_models_are_refused(tmp_path: Path) -> None:
     assert kind_of(one).name == "measurements"
 
 
+def test_a_file_counts_once(tmp_path: Path) -> None:
+    one = made.write_measurements(tmp_path / "a.csv")
+    copy = tmp_path / "b.csv"
+    copy.write_bytes(one.read_bytes())
+    for again in (one, copy):
+        with pytest.raises(
+            InputError, match=r"found the same bytes as in .*a\.csv, expected each measurement once"
+        ):
+            calibrate([one, again], ENGINE)
+
+
+def test_a_kernel_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    path = made.write_measurements(tmp_path / "m.csv")
+    with pytest.raises(
+        InputError, match=r"no row of the kernel per_block: \d+ rows .* set aside, expected rows"
+    ):
+        calibrate(path, ENGINE, kernel="per_block")
+
+
 def test_a_machine_that_was_not_calm_is_told(tmp_path: Path) -> None:
     found = calibrate(made.write_measurements(tmp_path / "m.csv", noise=0.4), ENGINE)
     assert any("one call repeated varies by 40%" in line for line in found.warnings)

@@ -139,3 +139,11 @@ def test_tables_never_fall_with_more_work(seconds: list[float]) -> None:
             assert all(high >= low * (1 - 1e-6) for low, high in pairwise(values))
             assert min(values) >= min(seconds) * (1 - 1e-5)
             assert max(values) <= max(seconds) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("seconds", ["0", "1e-300", "1e300"])
+def test_times_whose_squares_overflow_are_refused(tmp_path: Path, seconds: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"num_seqs,num_blocks,compile_seconds\n32,64,1.0\n4,1,{seconds}\n")
+    with pytest.raises(InputError, match=r"t\.csv:3: .*expected a time above 0, from 1e-12 s to 1e9 s"):
+        calibrate(path, ENGINE)

@@ -350,3 +350,10 @@ def test_what_the_engine_cannot_run(
         measure(tmp_path / "m.csv", engine, options=options, open_bench=MadeUpMachine().opened)
     assert str(error.value) == message
     assert not (tmp_path / "m.csv").exists()
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 63])
+def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
+    with pytest.raises(UsageError) as error:
+        MeasureOptions(seed=seed)
+    assert str(error.value) == f"seed: found {seed}, expected 0 to {(1 << 63) - 1}"
