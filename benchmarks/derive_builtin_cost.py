@@ -5,8 +5,9 @@
     python -m benchmarks.derive_builtin_cost --check    exit 1 if the stored file is not what this derives
 
 Three kinds of published figures go in, each named where it stands below: throughput and warm-up of KV-ladder
-presets relative to one another, a few absolute times, and one kernel microbenchmark. The step terms are
-fitted together to the throughput ratios and the absolute times, the compile terms to the warm-up ratios.
+presets relative to one another (of three workloads; two others judge the fit), a few absolute times, and one
+kernel microbenchmark. The step terms are fitted together to the throughput ratios and the absolute times, the
+compile terms to the warm-up ratios.
 The note `docs/design/0003-builtin-cost-model.md` says what that can and cannot tell.
 """
 
@@ -27,6 +28,7 @@ from scipy.optimize import least_squares
 from benchmarks.published_figures import (
     BLOCK_SIZE,
     CONFIGURATION,
+    FITTED,
     KERNEL,
     LAYERS,
     MAX_NUM_BATCHED_TOKENS,
@@ -78,6 +80,7 @@ ANCHOR_FACTOR: Final = 1.4  # by which an absolute time of another build may be 
 SMALLEST_SECONDS: Final = 1e-6  # of a term in a fit of logarithms: not told from 0
 RESAMPLES: Final = 60
 SEED: Final = 20260930
+WEIGHT: Final = FITTED.astype(np.float64)  # of the workloads in a fit
 
 
 def gather_share() -> tuple[float, float]:
@@ -213,16 +216,15 @@ Fit = Callable[[Floats, Floats], Floats]
 def spread(fit: Fit, ratios: Callable[[Floats], Floats], measured: Floats) -> tuple[Floats, Floats]:
     """Lower and upper end of each log parameter.
 
-    The wider of resampling the residuals (5 to 95 %) and of leaving one workload out.
+    The wider of resampling the residuals (5 to 95 %) and of leaving one fitted workload out.
     """
-    everything = np.ones(len(WORKLOADS))
-    modelled = ratios(fit(measured, everything))
-    left_over = (measured - modelled).ravel()
+    modelled = ratios(fit(measured, WEIGHT))
+    left_over = (measured - modelled)[FITTED].ravel()
     random = np.random.default_rng(SEED)
     resampled = [
-        fit(modelled + random.choice(left_over, size=modelled.shape), everything) for _ in range(RESAMPLES)
+        fit(modelled + random.choice(left_over, size=modelled.shape), WEIGHT) for _ in range(RESAMPLES)
     ]
-    left_out = [fit(measured, everything - row) for row in np.eye(len(WORKLOADS))]
+    left_out = [fit(measured, WEIGHT - row) for row in np.eye(len(WORKLOADS))[FITTED]]
     low = np.minimum(np.quantile(resampled, 0.05, axis=0), np.min(left_out, axis=0))
     high = np.maximum(np.quantile(resampled, 0.95, axis=0), np.max(left_out, axis=0))
     return low, high
@@ -230,9 +232,8 @@ def spread(fit: Fit, ratios: Callable[[Floats], Floats], measured: Floats) -> tu
 
 def table() -> pd.DataFrame:
     """Measured against modelled, a row for each workload and preset."""
-    everything = np.ones(len(WORKLOADS))
-    throughput = throughput_ratios(step_terms(fit_step(MEASURED_THROUGHPUT, everything)))
-    warmup = published_warmup_ratios(fit_compile(MEASURED_WARMUP, everything))
+    throughput = throughput_ratios(step_terms(fit_step(MEASURED_THROUGHPUT, WEIGHT)))
+    warmup = published_warmup_ratios(fit_compile(MEASURED_WARMUP, WEIGHT))
     rows = []
     for at, workload in enumerate(WORKLOADS):
         for column, preset in enumerate(PRESETS):
@@ -253,28 +254,27 @@ def table() -> pd.DataFrame:
 
 def split_residuals() -> dict[float, float]:
     """Mean absolute throughput residual for several gather shares: what the ratios say about the split."""
-    logs = fit_step(MEASURED_THROUGHPUT, np.ones(len(WORKLOADS)))
+    logs = fit_step(MEASURED_THROUGHPUT, WEIGHT)
     return {
-        share: float(np.abs(throughput_ratios(step_terms(logs, share)) - MEASURED_THROUGHPUT).mean())
+        share: float(np.abs(throughput_ratios(step_terms(logs, share)) - MEASURED_THROUGHPUT)[FITTED].mean())
         for share in (0.0, gather_share()[0], 1.0)
     }
 
 
 def cross_checks() -> list[str]:
     """What the note says beside the tables, a line each."""
-    everything = np.ones(len(WORKLOADS))
     bases, chunk = anchors()
     shown = ", ".join(f"{base:.4f}" for base in bases)
     split = ", ".join(f"{mean:.4f} at {share:.3f}" for share, mean in split_residuals().items())
     without = [
-        np.exp(fit_step(MEASURED_THROUGHPUT, everything - row, anchor_weight=1e-3))
-        for row in (np.zeros(len(WORKLOADS)), *np.eye(len(WORKLOADS)))
+        np.exp(fit_step(MEASURED_THROUGHPUT, WEIGHT - row, anchor_weight=1e-3))
+        for row in (np.zeros(len(WORKLOADS)), *np.eye(len(WORKLOADS))[FITTED])
     ]
     shares = [round(float(parts[2] / parts[0]), 3) for parts in without]
     published = ATTENTION_RECORDING_SECONDS / 560
-    forced = fit_compile(MEASURED_WARMUP, everything, per_sequence_graph=published)
+    forced = fit_compile(MEASURED_WARMUP, WEIGHT, per_sequence_graph=published)
     forced[0] = math.log(published)
-    off = _summary(published_warmup_ratios(forced) - MEASURED_WARMUP)
+    off = _summary((published_warmup_ratios(forced) - MEASURED_WARMUP)[FITTED])
     return [
         f"absolute times: base {shown} s; chunk of 32 entries {chunk:.4f} s",
         f"mean throughput residual by gather share: {split}",
@@ -285,9 +285,8 @@ def cross_checks() -> list[str]:
 
 def derive() -> dict[str, Any]:
     """The cost file's JSON object."""
-    everything = np.ones(len(WORKLOADS))
-    step_logs = fit_step(MEASURED_THROUGHPUT, everything)
-    compile_logs = fit_compile(MEASURED_WARMUP, everything)
+    step_logs = fit_step(MEASURED_THROUGHPUT, WEIGHT)
+    compile_logs = fit_compile(MEASURED_WARMUP, WEIGHT)
     step = step_terms(step_logs)
     step_low, step_high = spread(
         fit_step, lambda logs: throughput_ratios(step_terms(logs)), MEASURED_THROUGHPUT
@@ -299,7 +298,9 @@ def derive() -> dict[str, Any]:
     prefill = (SWEEP_FIRST_TOKEN_SECONDS - chunks * step[0]) / SWEEP_PREFILL_TOKENS
     gather = per_sequence_gather_seconds()
     per_sequence_graph, compile_base, compile_iteration, baseline_chain, uniform_chain = np.exp(compile_logs)
-    as_one_chain = published_warmup_ratios(fit_compile(MEASURED_WARMUP, everything, chains=False))
+    throughput = throughput_ratios(step) - MEASURED_THROUGHPUT
+    warmup = published_warmup_ratios(compile_logs) - MEASURED_WARMUP
+    as_one_chain = published_warmup_ratios(fit_compile(MEASURED_WARMUP, WEIGHT, chains=False))
 
     scale = "joint fit of throughput ratios and absolute times"
     split = "a chunk's time by that fit; its split by the microbenchmark with 16 and 32 entries a chunk"
@@ -397,14 +398,16 @@ def derive() -> dict[str, Any]:
                 "how": "starts took so many times as long as those of pow2, 4_3 and 9_8 would have",
             },
             "residuals": {
-                "throughput_ratio": _summary(throughput_ratios(step) - MEASURED_THROUGHPUT),
-                "warmup_ratio": _summary(published_warmup_ratios(compile_logs) - MEASURED_WARMUP),
-                "warmup_ratio_as_one_chain": _summary(as_one_chain - MEASURED_WARMUP),
+                "throughput_ratio": _summary(throughput[FITTED]),
+                "warmup_ratio": _summary(warmup[FITTED]),
+                "warmup_ratio_as_one_chain": _summary((as_one_chain - MEASURED_WARMUP)[FITTED]),
+                "throughput_ratio_set_aside": _summary(throughput[~FITTED]),
+                "warmup_ratio_set_aside": _summary(warmup[~FITTED]),
             },
             "range": {
                 "num_seqs_measured": [4, 32],
                 "num_blocks": [4, 128],
-                "max_model_len": [1024, 32768],
+                "max_model_len": [4096, 16384],
                 "block_size": [BLOCK_SIZE, BLOCK_SIZE],
             },
         },
