@@ -1,4 +1,4 @@
-"""What plans save on public traces: the table of the README.
+"""What plans save on public traces: the table of docs/public-traces.md, and the README's short one.
 
 Each row is one `tune` of one trace, as `ladder-opt tune` runs it: replay, solve, again until the ladders
 stand still. A second row of each asks for a warm-up no longer than that of the default ladders. All numbers
@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import common
@@ -32,6 +31,8 @@ NOTE: Final = (
     "measurement of a server."
 )
 BEGIN, END = "<!-- plans:begin -->", "<!-- plans:end -->"
+PAGE: Final = common.REPOSITORY / "docs" / "public-traces.md"
+SHORT: Final = ("trace", "engine", "variants", "warm-up", "overpay", "saved", "status")
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,12 @@ def to_markdown(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def short_table(outcomes: Sequence[Outcome]) -> str:
+    """Plans that start no later than the default ladders: a gain with nothing given up."""
+    rows = [row(outcome) for outcome in outcomes if outcome.at_default_warmup]
+    return common.markdown_table([{name: each[name] for name in SHORT} for each in rows])
+
+
 def to_dict(outcome: Outcome) -> Mapping[str, object]:
     """For the JSON file."""
     return asdict(outcome)
@@ -256,12 +263,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument(
-        "--write-readme",
-        nargs="?",
-        type=Path,
-        const=common.README,
-        metavar="FILE",
-        help=f"put the table between {BEGIN} and {END} of README.md (or FILE)",
+        "--write-docs", action="store_true", help=f"put the tables between {BEGIN} and {END} of their pages"
     )
     return parser.parse_args(arguments)
 
@@ -269,11 +271,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Make the plans, print the table, write it where asked to."""
     options = _options(arguments)
-    if options.write_readme is not None:
+    pages = (common.README, PAGE) if options.write_docs else ()
+    for page in pages:
         try:
-            common.between(options.write_readme.read_text(encoding="utf-8"), BEGIN, END, "")
+            common.between(page.read_text(encoding="utf-8"), BEGIN, END, "")
         except (OSError, ValueError) as error:
-            print(f"{options.write_readme}: {error}", file=sys.stderr)
+            print(f"{page}: {error}", file=sys.stderr)
             return 2
     absent = [
         case.name
@@ -282,10 +285,9 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if absent:
         print(f"note: no traces for {', '.join(absent)} under {options.shared}", file=sys.stderr)
-        if options.write_readme is not None:
+        if pages:
             print(
-                f"{options.write_readme}: not written, for rows would be lost (--cases names those to write)",
-                file=sys.stderr,
+                "no page is written, for rows would be lost (--cases names those to write)", file=sys.stderr
             )
             return 2
     outcomes: list[Outcome] = []
@@ -303,10 +305,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(common.machine_line())
         print(common.text_table([row(outcome) for outcome in outcomes]))
     common.write_json(options.json, "plans", [to_dict(outcome) for outcome in outcomes])
-    if options.write_readme is not None:
-        text = options.write_readme.read_text(encoding="utf-8")
-        written = common.between(text, BEGIN, END, to_markdown(outcomes))
-        options.write_readme.write_text(written, encoding="utf-8")
+    for page, body in zip(pages, (short_table(outcomes), to_markdown(outcomes)), strict=False):
+        written = common.between(page.read_text(encoding="utf-8"), BEGIN, END, body)
+        page.write_text(written, encoding="utf-8")
     return 0
 
 

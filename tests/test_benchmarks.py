@@ -168,6 +168,9 @@ def test_plans_rows_and_markdown() -> None:
     assert f"({free.requests} of 400 requests fit)" in lines[2]
     assert "2 x 8 seqs, 2k" in lines[2]
     assert "| as the default's |" in lines[3]
+    short = plans.short_table([free, limited]).splitlines()
+    assert len(short) == 3
+    assert f"{limited.saved:.1%}" in short[2]
 
 
 def test_bodies_go_between_the_markers() -> None:
@@ -181,20 +184,33 @@ def test_bodies_go_between_the_markers() -> None:
             common.between(broken, plans.BEGIN, plans.END, "new")
 
 
-def test_plans_refuse_a_readme_without_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("nothing here\n")
-    assert plans.main(["--write-readme", str(readme)]) == 2
-    assert readme.read_text() == "nothing here\n"
+@pytest.fixture
+def plans_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    readme, page = tmp_path / "README.md", tmp_path / "page.md"
+    for path in (readme, page):
+        path.write_text(f"{plans.BEGIN}\nold\n{plans.END}\n")
+    monkeypatch.setattr(common, "README", readme)
+    monkeypatch.setattr(plans, "PAGE", page)
+    return readme, page
+
+
+def test_plans_refuse_a_page_without_markers(
+    plans_pages: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme, page = plans_pages
+    page.write_text("nothing here\n")
+    assert plans.main(["--write-docs"]) == 2
+    assert page.read_text() == "nothing here\n"
+    assert "old" in readme.read_text()
     assert "found no single pair of markers" in capsys.readouterr().err
 
 
-def test_plans_do_not_lose_rows_of_a_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{plans.BEGIN}\nold\n{plans.END}\n")
-    assert plans.main(["--write-readme", str(readme), "--shared", str(tmp_path)]) == 2
-    assert "old" in readme.read_text()
-    assert "not written" in capsys.readouterr().err
+def test_plans_do_not_lose_rows_of_a_page(
+    plans_pages: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plans.main(["--write-docs", "--shared", str(tmp_path)]) == 2
+    assert all("old" in path.read_text() for path in plans_pages)
+    assert "no page is written" in capsys.readouterr().err
 
 
 def test_replay_rate_rows() -> None:
