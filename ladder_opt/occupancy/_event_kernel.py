@@ -24,27 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt._jit import njit
-from ladder_opt.occupancy._prefix_cache import Pool
-from ladder_opt.occupancy._step_kernel import (
-    ARRIVED,
+from ladder_opt.occupancy._loop_state import (
     BLOCK_SIZE,
-    BUSY,
     CONCURRENCY,
     DECODE_BLOCKS,
     DECODE_TOKENS,
-    DONE,
     FINISH,
     FINISHED,
     FIRST_TOKEN,
-    FREE,
     IDLE,
     MAX_NUM_SEQS,
     MAX_TOKENS,
     MIN_BATCHED,
-    NEXT,
-    NOW,
     PAUSED,
-    PREEMPTED,
     PREFILL_ONLY,
     PREFILL_TOKENS,
     RESERVE,
@@ -54,22 +46,21 @@ from ladder_opt.occupancy._step_kernel import (
     STEPS,
     STUCK,
     UNTIL,
-    mark,
+    Loaded,
+    Progress,
+    Rules,
 )
+from ladder_opt.occupancy._prefix_cache import Pool
 from ladder_opt.occupancy._step_kernel import advance as _step_by_step
+from ladder_opt.occupancy._step_kernel import mark, restored, save
 
 _NEVER = 1 << 62
 
 
 @njit(cache=True, nogil=True)
 def _load(
-    num_running: int,
-    block_size: int,
-    prompt: NDArray[np.int64],
-    output: NDArray[np.int64],
-    computed: NDArray[np.int64],
-    known: NDArray[np.int64],
-    running: NDArray[np.int64],
+    loaded: Loaded,
+    progress: Progress,
     start: NDArray[np.int64],
     finish: NDArray[np.int64],
     crossings: NDArray[np.int64],
@@ -79,8 +70,11 @@ def _load(
     Returns:
         Decodes, the request amid its prefill or -1, blocks of all decodes, smallest start, next finish.
     """
+    prompt, output = loaded.prompt, loaded.output
+    computed, known, running = progress.computed, progress.known, progress.running
+    block_size = crossings.size
     crossings[:] = 0
-    num_decodes = num_running
+    num_running = num_decodes = progress.state[RUNNING]
     prefilling = -1
     if num_running > 0:
         last = running[num_running - 1]
@@ -103,22 +97,20 @@ def _load(
 
 @njit(cache=True, nogil=True)
 def _store(
+    progress: Progress,
+    block_size: int,
     tick: int,
     num_decodes: int,
     prefilling: int,
-    block_size: int,
-    computed: NDArray[np.int64],
-    known: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    running: NDArray[np.int64],
     start: NDArray[np.int64],
 ) -> int:
     """Write what the step loop keeps of the running requests; returns how many they are."""
+    computed, running = progress.computed, progress.running
     for index in range(num_decodes):
         request = running[index]
         computed[request] = tick - start[index]
-        known[request] = computed[request] + 1
-        blocks[request] = (computed[request] + block_size - 1) // block_size
+        progress.known[request] = computed[request] + 1
+        progress.blocks[request] = (computed[request] + block_size - 1) // block_size
     if prefilling < 0:
         return num_decodes
     running[num_decodes] = prefilling
@@ -127,25 +119,14 @@ def _store(
 
 @njit(cache=True, nogil=True)
 def advance(
-    arrival: NDArray[np.float64],
-    prompt: NDArray[np.int64],
-    output: NDArray[np.int64],
-    limits: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    batched_seconds: NDArray[np.float64],
-    computed: NDArray[np.int64],
-    known: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    running: NDArray[np.int64],
-    preempted: NDArray[np.int64],
-    state: NDArray[np.int64],
-    clock: NDArray[np.float64],
+    loaded: Loaded,
+    rules: Rules,
+    progress: Progress,
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
     totals: NDArray[np.int64] | None,
     marks: NDArray[np.float64] | None,
-    supplied: NDArray[np.int64],
     pool: Pool,
     max_steps: int,
 ) -> int:
@@ -154,23 +135,20 @@ def advance(
     First come, first served with full attention, without a threshold and, in a closed loop, with one sequence
     a request: what else there is breaks the premise above.
     """
+    arrival, prompt, output, supplied = loaded.arrival, loaded.prompt, loaded.output, loaded.supplied
+    limits, seconds, batched_seconds = rules
+    computed, known, blocks = progress.computed, progress.known, progress.blocks
+    running, preempted, state, clock = progress.running, progress.preempted, progress.state, progress.clock
     requests = prompt.size
     block_size, max_num_seqs, max_tokens = limits[BLOCK_SIZE], limits[MAX_NUM_SEQS], limits[MAX_TOKENS]
     min_batched, concurrency, reserve = limits[MIN_BATCHED], limits[CONCURRENCY], limits[RESERVE]
-    nothing = np.empty(0, np.int64)  # what only the step loop can do
     start = np.empty(max_num_seqs, np.int64)
     finish = np.empty(max_num_seqs, np.int64)
     at_once = np.empty(max_num_seqs, np.int64)  # whose first token is the last
     crossings = np.zeros(block_size, np.int64)
-    num_preempted = state[PREEMPTED]
-    next_new = state[NEXT]
-    arrived = state[ARRIVED]
-    free = state[FREE]
-    done = state[DONE]
-    now = clock[NOW]
-    busy = clock[BUSY]
+    _, num_preempted, next_new, arrived, free, done, now, busy = restored(state, clock)
     num_decodes, prefilling, own_blocks, first_start, next_finish = _load(
-        state[RUNNING], block_size, prompt, output, computed, known, running, start, finish, crossings
+        loaded, progress, start, finish, crossings
     )
     tick = 0
     left = max_steps
@@ -206,57 +184,19 @@ def advance(
             if tokens > 0:
                 wanted = (before + tokens + block_size - 1) // block_size - blocks[prefilling]
         if num_decodes > max_tokens or crossing + wanted > free:
-            state[RUNNING] = _store(
-                tick, num_decodes, prefilling, block_size, computed, known, blocks, running, start
-            )
-            state[PREEMPTED] = num_preempted
-            state[NEXT] = next_new
-            state[ARRIVED] = arrived
-            state[FREE] = free
-            state[DONE] = done
-            clock[NOW] = now
-            clock[BUSY] = busy
+            num_running = _store(progress, block_size, tick, num_decodes, prefilling, start)
+            save(state, clock, num_running, num_preempted, next_new, arrived, free, done, now, busy)
             status = _step_by_step(
-                arrival,
-                prompt,
-                output,
-                limits,
-                seconds,
-                batched_seconds,
-                computed,
-                known,
-                blocks,
-                running,
-                preempted,
-                state,
-                clock,
-                steps,
-                real_blocks,
-                sequences,
-                totals,
-                marks,
-                nothing,
-                nothing,
-                nothing,
-                nothing,
-                supplied,
-                pool,
-                1,
+                loaded, rules, progress, steps, real_blocks, sequences, totals, marks, pool, 1
             )
-            num_preempted = state[PREEMPTED]
-            next_new = state[NEXT]
-            arrived = state[ARRIVED]
-            free = state[FREE]
-            done = state[DONE]
-            now = clock[NOW]
-            busy = clock[BUSY]
+            _, num_preempted, next_new, arrived, free, done, now, busy = restored(state, clock)
             if status == STUCK:
                 return STUCK
             status = PAUSED
             left -= 1
             tick = 0
             num_decodes, prefilling, own_blocks, first_start, next_finish = _load(
-                state[RUNNING], block_size, prompt, output, computed, known, running, start, finish, crossings
+                loaded, progress, start, finish, crossings
             )
             continue
         free -= crossing
@@ -446,14 +386,6 @@ def advance(
             num_decodes = kept
     if done == requests and reserve == 0:
         status = FINISHED
-    state[RUNNING] = _store(
-        tick, num_decodes, prefilling, block_size, computed, known, blocks, running, start
-    )
-    state[PREEMPTED] = num_preempted
-    state[NEXT] = next_new
-    state[ARRIVED] = arrived
-    state[FREE] = free
-    state[DONE] = done
-    clock[NOW] = now
-    clock[BUSY] = busy
+    num_running = _store(progress, block_size, tick, num_decodes, prefilling, start)
+    save(state, clock, num_running, num_preempted, next_new, arrived, free, done, now, busy)
     return status

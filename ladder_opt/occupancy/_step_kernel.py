@@ -2,7 +2,6 @@
 
 The rules (read against vllm 0.28, `vllm/v1/core/sched/scheduler.py`) stand in `replay.py` and
 `scheduling.py`; its plain twin is `plain.py`, and tests compare the two, and both with vLLM's own Scheduler.
-Arrays that a run does not use are empty.
 """
 
 from __future__ import annotations
@@ -11,55 +10,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt._jit import njit
-from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, extend, release
-
-# Slots of the limits.
-(
+from ladder_opt.occupancy._loop_state import (
+    ARRIVED,
     BLOCK_SIZE,
-    MAX_NUM_SEQS,
-    MAX_TOKENS,  # max_num_batched_tokens
-    MIN_BATCHED,
-    CONCURRENCY,  # 0: arrivals decide
-    CHILDREN,  # sequences of each request (n), next to each other
-    THRESHOLD,  # long_prefill_token_threshold; 0: none
-    WINDOW,  # tokens of the sliding window; read where `dropped` is given
-    MOST_BLOCKS,  # that admission asks for, whatever the sequence's length
-    RESERVE,  # requests never scheduled that a step must have behind it; 0: all are loaded
-    CACHING,  # 1: the pool's blocks are followed one by one, in `pool`
-    LIMIT_SLOTS,
-) = range(12)
-# Slots of the integer state; the loop can stop after any step and go on from here.
-(
-    RUNNING,  # requests running
-    PREEMPTED,  # requests on the stack of preempted ones; with priorities: in the heap of all waiting ones
-    NEXT,  # first request never scheduled; with priorities: first not in the heap yet
-    ARRIVED,  # first request not arrived yet
-    FREE,  # KV blocks free
-    DONE,  # requests finished
-    STEPS,  # engine steps
-    PREFILL_ONLY,  # steps without a decode
-    PREEMPTIONS,
-    PREFILL_TOKENS,
+    BUSY,
+    CACHING,
+    CHILDREN,
+    CONCURRENCY,
+    DECODE_BLOCKS,
     DECODE_TOKENS,
-    WHOLE,  # requests all of whose sequences have finished
-    DECODE_BLOCKS,  # blocks of the decodes, summed over steps
-    INTEGER_SLOTS,
-) = range(14)
-# Slots of the float state, in seconds. The loop pauses once NOW reaches UNTIL, or would jump past it idle.
-NOW, BUSY, IDLE, UNTIL, FLOAT_SLOTS = range(5)
-# What is marked of each request, and what a mark holds: the clock and the totals so far.
-SCHEDULED, FIRST_TOKEN, FINISH, MARK_KINDS = range(4)
-(
-    MARK_NOW,
+    DONE,
+    FINISH,
+    FINISHED,
+    FIRST_TOKEN,
+    FREE,
+    IDLE,
     MARK_BUSY,
-    MARK_STEPS,
-    MARK_DECODE_TOKENS,
     MARK_DECODE_BLOCKS,
+    MARK_DECODE_TOKENS,
+    MARK_NOW,
     MARK_PREFILL_TOKENS,
-    MARK_VALUES,
-) = range(7)
-# What the loop returned for.
-FINISHED, PAUSED, STUCK, STARVED = range(4)
+    MARK_STEPS,
+    MAX_NUM_SEQS,
+    MAX_TOKENS,
+    MIN_BATCHED,
+    MOST_BLOCKS,
+    NEXT,
+    NOW,
+    PAUSED,
+    PREEMPTED,
+    PREEMPTIONS,
+    PREFILL_ONLY,
+    PREFILL_TOKENS,
+    RESERVE,
+    RUNNING,
+    SCHEDULED,
+    STARVED,
+    STEPS,
+    STUCK,
+    THRESHOLD,
+    UNTIL,
+    WHOLE,
+    WINDOW,
+    Loaded,
+    Progress,
+    Rules,
+)
+from ladder_opt.occupancy._prefix_cache import Pool, admit, cached_blocks, extend, release
 
 
 @njit(cache=True, nogil=True)
@@ -121,30 +118,56 @@ def mark(
 
 
 @njit(cache=True, nogil=True)
-def advance(
-    arrival: NDArray[np.float64],
-    prompt: NDArray[np.int64],
-    output: NDArray[np.int64],
-    limits: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    batched_seconds: NDArray[np.float64],
-    computed: NDArray[np.int64],
-    known: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    running: NDArray[np.int64],
-    preempted: NDArray[np.int64],
+def restored(
+    state: NDArray[np.int64], clock: NDArray[np.float64]
+) -> tuple[int, int, int, int, int, int, float, float]:
+    """What `save` wrote, in the order of its arguments: a loop goes faster on variables of its own."""
+    return (
+        state[RUNNING],
+        state[PREEMPTED],
+        state[NEXT],
+        state[ARRIVED],
+        state[FREE],
+        state[DONE],
+        clock[NOW],
+        clock[BUSY],
+    )
+
+
+@njit(cache=True, nogil=True)
+def save(
     state: NDArray[np.int64],
     clock: NDArray[np.float64],
+    num_running: int,
+    num_preempted: int,
+    next_new: int,
+    arrived: int,
+    free: int,
+    done: int,
+    now: float,
+    busy: float,
+) -> None:
+    """Write down where a loop stops."""
+    state[RUNNING] = num_running
+    state[PREEMPTED] = num_preempted
+    state[NEXT] = next_new
+    state[ARRIVED] = arrived
+    state[FREE] = free
+    state[DONE] = done
+    clock[NOW] = now
+    clock[BUSY] = busy
+
+
+@njit(cache=True, nogil=True)
+def advance(
+    loaded: Loaded,
+    rules: Rules,
+    progress: Progress,
     steps: NDArray[np.int64],
     real_blocks: NDArray[np.int64],
     sequences: NDArray[np.int64] | None,
     totals: NDArray[np.int64] | None,
     marks: NDArray[np.float64] | None,
-    rank: NDArray[np.int64],
-    of_rank: NDArray[np.int64],
-    dropped: NDArray[np.int64],
-    unfinished: NDArray[np.int64],
-    supplied: NDArray[np.int64],
     pool: Pool,
     max_steps: int,
 ) -> int:
@@ -155,20 +178,9 @@ def advance(
     the loop stops (STARVED) before the first step for which that does not hold. Not so with priorities.
 
     Args:
-        arrival: (requests,) seconds, ascending; empty for a closed loop.
-        prompt: (requests,) prompt tokens.
-        output: (requests,) output tokens.
-        limits: integer slots above.
-        seconds: base, per_sequence_gather, per_prefill_token, per_seq of steps that are not batched.
-        batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), seconds of a batched step by its size.
-        computed: (requests,) tokens whose KV is in the pool. Modified in place.
-        known: (requests,) prompt tokens plus tokens sampled so far. Modified in place.
-        blocks: (requests,) KV blocks of the computed tokens. Modified in place.
-        running: (max_num_seqs,) the running requests, oldest first. Modified in place.
-        preempted: (requests,) stack of preempted requests, or with priorities the heap of waiting requests'
-            ranks. Modified in place.
-        state: integer slots above. Modified in place.
-        clock: float slots above. Modified in place.
+        loaded: the requests.
+        rules: what the engine goes by.
+        progress: how far the requests are, the engine's state and its clock. Modified in place.
         steps: (max_num_seqs + 1, max_num_blocks + 1) steps by size. Modified in place.
         real_blocks: the same shape, sum of the decodes' own blocks. Modified in place.
         sequences: (max_num_blocks + 1, longest query + 1) calls of the per-sequence path by size, modified in
@@ -176,17 +188,12 @@ def advance(
         totals: (max_num_seqs + 1, max_num_seqs * max_num_blocks + 1) steps by decodes and the sum of their
             blocks, modified in place; None likewise.
         marks: (MARK_KINDS, requests, MARK_VALUES), NaN until marked, modified in place; or None likewise.
-        rank: (requests,) place of each in the order of priority and arrival; empty: first come, first served.
-        of_rank: (requests,) the request of each rank.
-        dropped: (requests,) leading blocks that left the sliding window and were given back, modified in
-            place; empty: full attention.
-        unfinished: (requests / children,) sequences that have not finished, modified in place; empty where a
-            request has one.
-        supplied: (requests,) tokens, whole blocks, that a request starts from whenever it is admitted, in
-            blocks of its own; empty: none.
         pool: the prefix cache; modified in place.
         max_steps: when to pause.
     """
+    arrival, prompt, output, supplied, rank, of_rank = loaded
+    limits, seconds, batched_seconds = rules
+    computed, known, blocks, dropped, running, preempted, unfinished, state, clock = progress
     requests = prompt.size
     block_size, max_num_seqs, max_tokens = limits[BLOCK_SIZE], limits[MAX_NUM_SEQS], limits[MAX_TOKENS]
     min_batched, concurrency, children = limits[MIN_BATCHED], limits[CONCURRENCY], limits[CHILDREN]
@@ -194,14 +201,7 @@ def advance(
     reserve = limits[RESERVE]
     by_priority, windowed, fans_out = rank.size > 0, dropped.size > 0, unfinished.size > 0
     caching = limits[CACHING] > 0
-    num_running = state[RUNNING]
-    num_preempted = state[PREEMPTED]
-    next_new = state[NEXT]
-    arrived = state[ARRIVED]
-    free = state[FREE]
-    done = state[DONE]
-    now = clock[NOW]
-    busy = clock[BUSY]
+    num_running, num_preempted, next_new, arrived, free, done, now, busy = restored(state, clock)
     status = PAUSED
     taken = np.empty(max_num_seqs, np.int64)  # tokens of each running request in this step
     few_blocks = np.empty(min_batched, np.int64)  # own blocks of the decodes of a step that is not batched
@@ -414,12 +414,5 @@ def advance(
             num_running = kept
     if done == requests and reserve == 0:
         status = FINISHED
-    state[RUNNING] = num_running
-    state[PREEMPTED] = num_preempted
-    state[NEXT] = next_new
-    state[ARRIVED] = arrived
-    state[FREE] = free
-    state[DONE] = done
-    clock[NOW] = now
-    clock[BUSY] = busy
+    save(state, clock, num_running, num_preempted, next_new, arrived, free, done, now, busy)
     return status

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError
+from ladder_opt.occupancy import _loop_state as slot
+from ladder_opt.occupancy._loop_state import Loaded, Progress, Rules
 from ladder_opt.occupancy.scheduling import Scheduling, supplied_tokens
 from ladder_opt.occupancy.sequences import dense_table_shape
 from ladder_opt.occupancy.totals import totals_table_shape
@@ -93,10 +95,7 @@ class EngineRun:
         self._scheduling = scheduling
         self._follows_blocks = scheduling.follows_blocks(engine, has_hash_ids=has_hash_ids)
         self._engine = engine
-        from ladder_opt.occupancy import _step_kernel  # noqa: PLC0415  (numba loads on first use)
-
-        self._kernel = _step_kernel  # names of the slots, which both loops share
-        self._advance, self._takes_extras = _load_loop(
+        self._advance = _load_loop(
             replace(scheduling, prefix_caching=self._follows_blocks),
             closed=concurrency is not None,
             stepwise=stepwise,
@@ -106,47 +105,42 @@ class EngineRun:
         self._hash_ids: HashIds | None = None
         self._pool: Any = None
         self._max_num_seqs = engine.max_num_seqs
-        self._batched_seconds = batched_seconds
         self._tables = (tables.steps, tables.real_blocks, tables.sequences, tables.totals)
-        limits = np.zeros(self._kernel.LIMIT_SLOTS, np.int64)
-        limits[self._kernel.BLOCK_SIZE] = engine.block_size
-        limits[self._kernel.MAX_NUM_SEQS] = engine.max_num_seqs
-        limits[self._kernel.MAX_TOKENS] = engine.max_num_batched_tokens
-        limits[self._kernel.MIN_BATCHED] = engine.min_batched_seqs
-        limits[self._kernel.CONCURRENCY] = concurrency or 0
-        limits[self._kernel.CHILDREN] = scheduling.n
-        limits[self._kernel.THRESHOLD] = scheduling.long_prefill_token_threshold
-        limits[self._kernel.WINDOW] = scheduling.sliding_window or 0
-        limits[self._kernel.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
-        limits[self._kernel.CACHING] = self._follows_blocks
-        self._limits = limits
-        self._seconds = np.array(
-            [
-                cost.step_seconds.base,
-                cost.replay_seconds.per_sequence_gather,
-                cost.replay_seconds.per_prefill_token,
-                cost.replay_seconds.per_seq,
-            ]
+        limits = np.zeros(slot.LIMIT_SLOTS, np.int64)
+        limits[slot.BLOCK_SIZE] = engine.block_size
+        limits[slot.MAX_NUM_SEQS] = engine.max_num_seqs
+        limits[slot.MAX_TOKENS] = engine.max_num_batched_tokens
+        limits[slot.MIN_BATCHED] = engine.min_batched_seqs
+        limits[slot.CONCURRENCY] = concurrency or 0
+        limits[slot.CHILDREN] = scheduling.n
+        limits[slot.THRESHOLD] = scheduling.long_prefill_token_threshold
+        limits[slot.WINDOW] = scheduling.sliding_window or 0
+        limits[slot.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
+        limits[slot.CACHING] = self._follows_blocks
+        seconds = (
+            cost.step_seconds.base,
+            cost.replay_seconds.per_sequence_gather,
+            cost.replay_seconds.per_prefill_token,
+            cost.replay_seconds.per_seq,
         )
-        self._state = np.zeros(self._kernel.INTEGER_SLOTS, np.int64)
-        self._state[self._kernel.FREE] = engine.usable_kv_blocks
-        self._clock = np.zeros(self._kernel.FLOAT_SLOTS)
-        self._clock[self._kernel.UNTIL] = np.inf
-        self._watch = None if watch is None else EngineWatch(watch, self._kernel, engine)
+        self._rules = Rules(limits, np.array(seconds), batched_seconds)
+        none = np.zeros(0, np.int64)
+        state, clock = np.zeros(slot.INTEGER_SLOTS, np.int64), np.zeros(slot.FLOAT_SLOTS)
+        state[slot.FREE] = engine.usable_kv_blocks
+        clock[slot.UNTIL] = np.inf
+        self._loaded = Loaded(np.zeros(0), none, none, none, none, none)
+        running = np.zeros(engine.max_num_seqs, np.int64)
+        self._progress = Progress(none, none, none, none, running, none, none, state, clock)
+        self._priority = none
+        self._watch = None if watch is None else EngineWatch(watch, engine)
         self._marks: NDArray[np.float64] | None = None
-        self._running = np.zeros(engine.max_num_seqs, np.int64)
-        self._arrival = np.zeros(0)
-        self._prompt, self._output, self._computed, self._known, self._blocks, self._preempted = (
-            np.zeros(0, np.int64) for _ in range(6)
-        )
-        self._priority, self._dropped, self._supplied = (np.zeros(0, np.int64) for _ in range(3))
         self._left = 0  # requests that are finished and no longer in the arrays
         self.requests = 0
 
     @property
     def finished(self) -> int:
         """Requests finished so far."""
-        return self._left + int(self._state[self._kernel.DONE])
+        return self._left + int(self._progress.state[slot.DONE])
 
     def feed(
         self,
@@ -173,7 +167,7 @@ class EngineRun:
         if self.requests and not self._needs_all:
             self._drop_finished()
         elif not self.requests and arrival_seconds is not None:
-            self._clock[self._kernel.NOW] = arrival_seconds[0]
+            self._progress.clock[slot.NOW] = arrival_seconds[0]
         self._feed_what_is_cached(prompt, hash_ids, cached_tokens)
         children = self._scheduling.n
         if children > 1:
@@ -182,18 +176,23 @@ class EngineRun:
             arrival_seconds = None if arrival_seconds is None else np.repeat(arrival_seconds, children)
         self.requests += len(prompt)
         none = np.zeros(len(prompt), np.int64)
+        loaded, progress = self._loaded, self._progress
         if arrival_seconds is not None:
-            self._arrival = np.concatenate((self._arrival, arrival_seconds))
-        self._prompt = np.concatenate((self._prompt, prompt))
-        self._output = np.concatenate((self._output, output))
-        self._known = np.concatenate((self._known, prompt))
-        self._computed = np.concatenate((self._computed, none))
-        self._blocks = np.concatenate((self._blocks, none))
-        self._preempted = np.concatenate((self._preempted, none))
+            loaded = loaded._replace(arrival=np.concatenate((loaded.arrival, arrival_seconds)))
+        self._loaded = loaded._replace(
+            prompt=np.concatenate((loaded.prompt, prompt)), output=np.concatenate((loaded.output, output))
+        )
+        self._progress = progress._replace(
+            known=np.concatenate((progress.known, prompt)),
+            computed=np.concatenate((progress.computed, none)),
+            blocks=np.concatenate((progress.blocks, none)),
+            preempted=np.concatenate((progress.preempted, none)),
+        )
         if self._scheduling.policy == "priority":
             self._priority = np.concatenate((self._priority, none if priority is None else priority))
         if self._scheduling.sliding_window is not None:
-            self._dropped = np.concatenate((self._dropped, none))
+            dropped = np.concatenate((progress.dropped, none))
+            self._progress = self._progress._replace(dropped=dropped)
 
     def _feed_what_is_cached(
         self, prompt: Integers, hash_ids: HashIds | None, cached_tokens: Integers | None
@@ -208,32 +207,37 @@ class EngineRun:
         if hash_ids is not None and children > 1:
             hash_ids = hash_ids.take(np.repeat(np.arange(len(prompt)), children))
         self._hash_ids = hash_ids
-        self._supplied = np.concatenate((self._supplied, np.repeat(supplied, children)))
+        supplied = np.concatenate((self._loaded.supplied, np.repeat(supplied, children)))
+        self._loaded = self._loaded._replace(supplied=supplied)
 
     def _drop_finished(self) -> None:
         """Keep those that wait or run; requests in flight come first, then those never scheduled."""
-        state, kernel = self._state, self._kernel
-        num_running, num_preempted = int(state[kernel.RUNNING]), int(state[kernel.PREEMPTED])
-        running, preempted = self._running[:num_running], self._preempted[:num_preempted]
+        loaded, progress, state = self._loaded, self._progress, self._progress.state
+        num_running, num_preempted = int(state[slot.RUNNING]), int(state[slot.PREEMPTED])
+        running, preempted = progress.running[:num_running], progress.preempted[:num_preempted]
         in_flight = np.concatenate((running, preempted))
-        kept = np.concatenate((in_flight, np.arange(state[kernel.NEXT], len(self._prompt))))
-        if len(self._arrival):
-            self._arrival = self._arrival[kept]
-        self._prompt, self._output = self._prompt[kept], self._output[kept]
-        self._computed, self._known = self._computed[kept], self._known[kept]
-        self._blocks = self._blocks[kept]
-        if len(self._dropped):
-            self._dropped = self._dropped[kept]
-        if len(self._supplied):
-            self._supplied = self._supplied[kept]
-        self._running[:num_running] = np.arange(num_running)
-        self._preempted = np.zeros(len(kept), np.int64)
-        self._preempted[:num_preempted] = np.arange(num_running, len(in_flight))
-        done = int(state[kernel.DONE])
+        kept = np.concatenate((in_flight, np.arange(state[slot.NEXT], len(loaded.prompt))))
+        self._loaded = loaded._replace(
+            arrival=loaded.arrival[kept] if len(loaded.arrival) else loaded.arrival,
+            prompt=loaded.prompt[kept],
+            output=loaded.output[kept],
+            supplied=loaded.supplied[kept] if len(loaded.supplied) else loaded.supplied,
+        )
+        still_preempted = np.zeros(len(kept), np.int64)
+        still_preempted[:num_preempted] = np.arange(num_running, len(in_flight))
+        running[:] = np.arange(num_running)
+        self._progress = progress._replace(
+            computed=progress.computed[kept],
+            known=progress.known[kept],
+            blocks=progress.blocks[kept],
+            dropped=progress.dropped[kept] if len(progress.dropped) else progress.dropped,
+            preempted=still_preempted,
+        )
+        done = int(state[slot.DONE])
         self._left += done
-        state[kernel.DONE] = 0
-        state[kernel.NEXT] -= done
-        state[kernel.ARRIVED] -= done
+        state[slot.DONE] = 0
+        state[slot.NEXT] -= done
+        state[slot.ARRIVED] -= done
 
     def advance(self, *, more_to_come: bool, progress: Callable[[int], None] | None = None) -> None:
         """Run as far as the requests loaded reach: to the end, or to where the next ones could matter.
@@ -245,55 +249,47 @@ class EngineRun:
         reserve = self._max_num_seqs if more_to_come else 0
         if (more_to_come and self._needs_all) or not self.requests:
             return
-        if len(self._prompt) - self._state[self._kernel.NEXT] < reserve:
+        if len(self._loaded.prompt) - self._progress.state[slot.NEXT] < reserve:
             return
-        self._limits[self._kernel.RESERVE] = reserve
+        self._rules.limits[slot.RESERVE] = reserve
         if self._pool is None:
             self._pool = self._make_pool()
-        extras = (*(self._extras() if self._takes_extras else ()), self._supplied, self._pool)
+        self._set_extras()
+        loaded, state, clock = self._loaded, self._progress.state, self._progress.clock
         told = self.finished
         if self._watch is not None:
-            self._marks = self._watch.begin(self._arrival, len(self._prompt), self._clock)
+            self._marks = self._watch.begin(loaded.arrival, len(loaded.prompt), clock)
         while True:
             status = self._advance(
-                self._arrival,
-                self._prompt,
-                self._output,
-                self._limits,
-                self._seconds,
-                self._batched_seconds,
-                self._computed,
-                self._known,
-                self._blocks,
-                self._running,
-                self._preempted,
-                self._state,
-                self._clock,
+                loaded,
+                self._rules,
+                self._progress,
                 *self._tables,
                 self._marks,
-                *extras,
+                self._pool,
                 STEPS_BETWEEN_PROGRESS,
             )
             if self._watch is not None:
-                self._watch.look(self._arrival, self._state, self._clock)
+                self._watch.look(loaded.arrival, state, clock)
             if progress is not None:
                 progress(self.finished - told)
                 told = self.finished
-            if status != self._kernel.PAUSED:
+            if status != slot.PAUSED:
                 break
-        if status == self._kernel.STUCK:
+        if status == slot.STUCK:
             raise InternalError(f"the replay stood still after {self.finished} of {self.requests} requests")
 
-    def _extras(self) -> tuple[Integers, Integers, Integers, Integers]:
-        """What only some settings need: rank, of_rank, dropped, unfinished of `_step_kernel.advance`."""
-        rank = of_rank = unfinished = np.zeros(0, np.int64)
+    def _set_extras(self) -> None:
+        """Arrays that only some settings need, made once all requests are there."""
+        children = self._scheduling.n
         if self._scheduling.policy == "priority":
             of_rank = np.argsort(self._priority, kind="stable")
             rank = np.empty(len(of_rank), np.int64)
             rank[of_rank] = np.arange(len(of_rank))
-        if self._scheduling.n > 1:
-            unfinished = np.full(len(self._prompt) // self._scheduling.n, self._scheduling.n)
-        return rank, of_rank, self._dropped, unfinished
+            self._loaded = self._loaded._replace(rank=rank, of_rank=of_rank)
+        if children > 1 and self._rules.limits[slot.CONCURRENCY]:
+            unfinished = np.full(len(self._loaded.prompt) // children, children)
+            self._progress = self._progress._replace(unfinished=unfinished)
 
     def _make_pool(self) -> Any:
         """What the loops keep of the prefix cache; an empty one where there is none."""
@@ -304,7 +300,7 @@ class EngineRun:
                 np.zeros(1, np.int64), np.zeros(0, np.int64), num_blocks=0, max_num_seqs=0
             )
         offsets, keys = _block_keys.block_keys(
-            self._prompt, self._output, self._hash_ids, block_size=self._engine.block_size
+            self._loaded.prompt, self._loaded.output, self._hash_ids, block_size=self._engine.block_size
         )
         return _prefix_cache.make_pool(
             offsets, keys, num_blocks=self._engine.usable_kv_blocks, max_num_seqs=self._max_num_seqs
@@ -324,27 +320,27 @@ class EngineRun:
         rows = np.repeat(rows, self._scheduling.n)
         return self._watch.end(
             rows,
-            self._arrival,
-            self._prompt,
-            self._output,
-            concurrency=int(self._limits[self._kernel.CONCURRENCY]),
+            self._loaded.arrival,
+            self._loaded.prompt,
+            self._loaded.output,
+            concurrency=int(self._rules.limits[slot.CONCURRENCY]),
             children=self._scheduling.n,
         )
 
     def totals(self) -> dict[str, float]:
         """What `Replay` adds up, by its names there, and `end_seconds`; integers are exact."""
-        state, clock, kernel = self._state, self._clock, self._kernel
+        state, clock = self._progress.state, self._progress.clock
         return {
             "requests": self.requests,
-            "engine_steps": int(state[kernel.STEPS]),
-            "prefill_only_steps": int(state[kernel.PREFILL_ONLY]),
-            "preemptions": int(state[kernel.PREEMPTIONS]),
-            "prefill_tokens": int(state[kernel.PREFILL_TOKENS]),
-            "decode_tokens": int(state[kernel.DECODE_TOKENS]),
+            "engine_steps": int(state[slot.STEPS]),
+            "prefill_only_steps": int(state[slot.PREFILL_ONLY]),
+            "preemptions": int(state[slot.PREEMPTIONS]),
+            "prefill_tokens": int(state[slot.PREFILL_TOKENS]),
+            "decode_tokens": int(state[slot.DECODE_TOKENS]),
             "cached_tokens": 0 if self._pool is None else int(self._pool.hits[0]),
-            "busy_seconds": float(clock[kernel.BUSY]),
-            "idle_seconds": float(clock[kernel.IDLE]),
-            "end_seconds": float(clock[kernel.NOW]),
+            "busy_seconds": float(clock[slot.BUSY]),
+            "idle_seconds": float(clock[slot.IDLE]),
+            "end_seconds": float(clock[slot.NOW]),
         }
 
 
@@ -355,10 +351,10 @@ def _unlike_ids(prompt: Integers, block_size: int) -> HashIds:
     return HashIds(block_size, offsets, np.arange(offsets[-1]))
 
 
-def _load_loop(scheduling: Scheduling, *, closed: bool, stepwise: bool) -> tuple[Callable[..., int], bool]:
-    """The loop that can run these settings, and whether it takes extra arrays."""
+def _load_loop(scheduling: Scheduling, *, closed: bool, stepwise: bool) -> Callable[..., int]:
+    """The loop that can run these settings."""
     from ladder_opt.occupancy import _event_kernel, _step_kernel  # noqa: PLC0415  (numba loads on first use)
 
-    if not stepwise and replace(scheduling, n=1) == Scheduling() and (scheduling.n == 1 or not closed):
-        return _event_kernel.advance, False
-    return _step_kernel.advance, True
+    by_event = not stepwise and replace(scheduling, n=1) == Scheduling() and (scheduling.n == 1 or not closed)
+    loop: Callable[..., int] = _event_kernel.advance if by_event else _step_kernel.advance
+    return loop

@@ -7,12 +7,12 @@ changes, and the replay is the same to the last bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
+from ladder_opt.occupancy import _loop_state as slot
 from ladder_opt.occupancy.request_times import FINISH, RequestTimes, closed_loop_arrivals
 from ladder_opt.occupancy.timeline import EngineState, Sampler, Timeline
 
@@ -41,8 +41,7 @@ class Watched:
 class EngineWatch:
     """Looks at one engine's replay."""
 
-    def __init__(self, watch: Watch, kernel: ModuleType, engine: Engine) -> None:
-        self._kernel = kernel
+    def __init__(self, watch: Watch, engine: Engine) -> None:
         self._blocks = engine.usable_kv_blocks
         self._times = watch.request_times
         self._sampler = None if watch.timeline_seconds is None else Sampler(watch.timeline_seconds)
@@ -56,9 +55,9 @@ class EngineWatch:
         if self._sampler is not None:
             if len(arrival):
                 self._sampler.idle_until(arrival[0], EngineState())
-            clock[self._kernel.UNTIL] = self._sampler.next_seconds
+            clock[slot.UNTIL] = self._sampler.next_seconds
         if self._times:
-            self._marks = np.full((self._kernel.MARK_KINDS, requests, self._kernel.MARK_VALUES), np.nan)
+            self._marks = np.full((slot.MARK_KINDS, requests, slot.MARK_VALUES), np.nan)
         return self._marks
 
     def look(
@@ -67,29 +66,28 @@ class EngineWatch:
         """Whenever the loop stops; says in `clock`, modified in place, when it should next."""
         if self._sampler is None:
             return
-        now = float(clock[self._kernel.NOW])
+        now = float(clock[slot.NOW])
         seen = self._state(arrival, state, now)
         self._last = (now, seen)
         self._sampler.busy_until(now, seen)
-        following = int(state[self._kernel.NEXT])
+        following = int(state[slot.NEXT])
         if not seen.running and not seen.waiting and following < len(arrival):
             self._sampler.idle_until(arrival[following], seen)
-        clock[self._kernel.UNTIL] = self._sampler.next_seconds
+        clock[slot.UNTIL] = self._sampler.next_seconds
 
     def _state(self, arrival: NDArray[np.float64], state: NDArray[np.int64], now: float) -> EngineState:
-        kernel = self._kernel
-        arrived = int(state[kernel.ARRIVED])  # as the last step found it
+        arrived = int(state[slot.ARRIVED])  # as the last step found it
         if len(arrival):  # no closed loop
             arrived = int(np.searchsorted(arrival, now, side="right"))
         return EngineState(
-            running=int(state[kernel.RUNNING]),
-            waiting=int(state[kernel.PREEMPTED] - state[kernel.NEXT]) + arrived,
-            blocks_in_use=int(self._blocks - state[kernel.FREE]),
-            steps=int(state[kernel.STEPS]),
-            decode_steps=int(state[kernel.STEPS] - state[kernel.PREFILL_ONLY]),
-            decode_tokens=int(state[kernel.DECODE_TOKENS]),
-            prefill_tokens=int(state[kernel.PREFILL_TOKENS]),
-            preemptions=int(state[kernel.PREEMPTIONS]),
+            running=int(state[slot.RUNNING]),
+            waiting=int(state[slot.PREEMPTED] - state[slot.NEXT]) + arrived,
+            blocks_in_use=int(self._blocks - state[slot.FREE]),
+            steps=int(state[slot.STEPS]),
+            decode_steps=int(state[slot.STEPS] - state[slot.PREFILL_ONLY]),
+            decode_tokens=int(state[slot.DECODE_TOKENS]),
+            prefill_tokens=int(state[slot.PREFILL_TOKENS]),
+            preemptions=int(state[slot.PREEMPTIONS]),
         )
 
     def end(
