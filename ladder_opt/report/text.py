@@ -33,6 +33,7 @@ from ladder_opt.report.sentences import (
     verdict_text,
 )
 from ladder_opt.report.uncertainty import uncertainty_text
+from ladder_opt.trace.reasons import set_aside_facts
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
 
@@ -76,7 +77,7 @@ def replay_text(replay: Replay) -> RenderableType:
     table = _facts()
     facts: list[tuple[str, str]] = [
         ("requests replayed", f"{replay.requests:,}"),
-        *((f"set aside: {reason}", f"{count:,}") for reason, count in sorted(replay.set_aside.items())),
+        *set_aside_facts(replay.set_aside, replay.requests),
         ("engine steps", f"{replay.engine_steps:,}"),
         ("  with decodes", f"{replay.steps.total_steps:,.0f} in {len(replay.steps):,} cells"),
         ("  prefill only", f"{replay.prefill_only_steps:,}"),
@@ -98,7 +99,7 @@ def replay_text(replay: Replay) -> RenderableType:
         ("server time (--span)", duration_text(replay.server_seconds)),
     ]
     for name, value in facts:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return table
 
 
@@ -108,8 +109,8 @@ def summary_text(summary: TraceSummary, *, path: str) -> RenderableType:
     table.add_row("file", Text(path))
     table.add_row("format", ", ".join(summary.formats) or "ladder_opt")
     table.add_row("requests", f"{summary.requests:,} of {summary.rows:,} rows")
-    for reason, count in summary.set_aside.items():
-        table.add_row(f"set aside: {reason}", f"{count:,}")
+    for reason, count in set_aside_facts(summary.set_aside, summary.requests):
+        table.add_row(reason, Text(count))
     if summary.span_seconds is None:
         table.add_row("arrivals", "none: replay needs --concurrency")
     else:
