@@ -102,7 +102,8 @@ def run(
     if as_json:
         print_json(replay.to_dict())
     else:
-        from ladder_opt.report.text import console, replay_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import replay_text  # noqa: PLC0415
 
         console().print(replay_text(replay))
     return exit_code(strict=strict, warnings=warnings)

@@ -124,7 +124,8 @@ def _show(trace: AnyTrace, path: Path, *, strict: bool, as_json: bool) -> int:
     if as_json:
         print_json(summary.to_dict())
     else:
-        from ladder_opt.report.text import console, summary_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import summary_text  # noqa: PLC0415
 
         console().print(summary_text(summary, path=str(path)))
     return exit_code(strict=strict, warnings=warnings)

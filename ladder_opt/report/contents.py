@@ -183,7 +183,7 @@ def check_report_output(path: str | Path | None, plan: Plan) -> None:
         return
     target = os.path.realpath(path)
     known = plan.provenance.inputs
-    if any(os.path.realpath(each.path) == target for each in known) or (
+    if any("\0" not in each.path and os.path.realpath(each.path) == target for each in known) or (
         known and sha256_of(path) in {each.sha256 for each in known}
     ):
         raise InputError("a file that the plan was made from", "another file for the output", path=path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -37,18 +37,9 @@ from ladder_opt.trace.reasons import set_aside_facts
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
 
-MIN_WIDTH = 100
 _RUNGS_SHOWN = 8
 
 _LADDER_NAMES = ("num_seqs", "num_blocks", "query_lens")
-
-
-def console(*, stderr: bool = False) -> Console:
-    """A console that never wraps tables below a readable width, also in a pipe."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    if made.width < MIN_WIDTH and not made.is_terminal:
-        made.width = MIN_WIDTH
-    return made
 
 
 def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:

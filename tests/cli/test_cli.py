@@ -71,6 +71,7 @@ class Run:
         found = main(arguments)
         captured = self.capsys.readouterr()
         assert found == code, captured.err
+        assert [line for line in captured.out.splitlines() if line != line.rstrip()] == []
         return Ran(found, captured.out, captured.err)
 
     def fails(self, *arguments: str, code: int = 2) -> str:

@@ -36,17 +36,18 @@ OF_REQUESTS = {
     "residuals": {"mean_step_seconds": 0.05, "seconds_per_step": {"p25": -0.001, "p75": 0.002}},
 }
 ROWS_TOLD = (
-    "the fitted cost model round numbers: 120 measured steps, nine in ten of them -3.1% to +4.2% off the fit; "
-    "9 measured compiles, nine in ten of them -20.0% to +10.0% off the fit."
+    "the fitted cost model round numbers: 120 measured steps, nine in ten of them -3.1% to +4.2% off the fit"
+    "; 9 measured compiles, nine in ten of them -20.0% to +10.0% off the fit."
 )
 REQUESTS_TOLD = (
-    "the fitted cost model round numbers: 1,300 requests of a server, half of them -2.0% to +4.0% off the fit, "
-    "for each step."
+    "the fitted cost model round numbers: 1,300 requests of a server, half of them -2.0% to +4.0% off the fit"
+    ", for each step."
 )
 
 
 def page_of(plan: Plan, **given: Any) -> str:
-    return Page(report_html(gather(plan, **({"name": "p.json", "frontier_seconds": 0.0} | given)))).text
+    options: dict[str, Any] = {"name": "p.json", "frontier_seconds": 0.0} | given
+    return Page(report_html(gather(plan, **options))).text
 
 
 def changed(plan: Plan, **result: Any) -> Plan:
