@@ -211,7 +211,7 @@ def test_what_will_not_do_is_one_line(call: str, kind: str) -> None:
 
 def test_a_replay_without_a_timeline_is_told() -> None:
     for few in (0, -1, True, 1.5):
-        with pytest.raises(UsageError, match="replicas: found .*, expected a whole number of at least 1"):
+        with pytest.raises(UsageError, match=r"replicas: found .*, expected a whole number"):
             plot.trace(make_trace(requests=5), replicas=few)  # type: ignore[arg-type]
     trace = make_trace(requests=30)
     with pytest.raises(UsageError, match="replay: found one without a timeline, expected one made with"):
