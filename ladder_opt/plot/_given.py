@@ -1,4 +1,4 @@
-"""What the public functions were given: taken where it will do, else refused in one line saying what would."""
+"""What public functions were given: taken where it will do, else refused in one line saying what would."""
 
 from __future__ import annotations
 

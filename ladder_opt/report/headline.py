@@ -38,7 +38,7 @@ def headline(contents: Contents) -> str:
     if synthetic:
         sure.append(" ".join(without_folders(line, contents.names) for line in synthetic))
     knee = None if contents.frontier is None else knee_text(contents.frontier, plan)
-    lines = "".join(f"<p>{text(line)}</p>" for line in [*sure, *([] if knee is None else [knee])])
+    lines = "".join(f"<p>{_labelled(line)}</p>" for line in [*sure, *([] if knee is None else [knee])])
     return "\n".join(
         [
             f"<h1>{text(heading)}</h1>",
@@ -49,6 +49,15 @@ def headline(contents: Contents) -> str:
             _warnings(contents),
         ]
     )
+
+
+_LABELS = ("How sure:", "Synthetic traffic:", "A shorter start")
+
+
+def _labelled(line: str) -> str:
+    """A line with what it is about in bold."""
+    label = next((each for each in _LABELS if line.startswith(each)), "")
+    return f"<b>{text(label)}</b>{text(line.removeprefix(label))}" if label else text(line)
 
 
 def _verdict(plan: Plan) -> str:
@@ -88,7 +97,7 @@ def _context(plan: Plan) -> list[str]:
     traffic = "A histogram of steps" if requests is None else f"{requests:,} requests on {engines_text(plan)}"
     limits = f"{engine.max_num_seqs:,} sequences at a time and {engine.max_model_len:,} tokens a sequence"
     steps = result.steps
-    work = f"{steps.batched:,.0f} of {steps.total:,.0f} decode steps are batched, where ladders count"
+    work = f"Ladders matter in {steps.batched:,.0f} of {steps.total:,.0f} decode steps, the batched ones"
     if busy_seconds:
         batched = result.step_seconds - (result.sequences.step_seconds if result.sequences else 0.0)
         work += f": {batched / busy_seconds:.0%} of the engines' busy time"

@@ -40,7 +40,6 @@ def occupancy_section(plan: Plan, steps: StepHistogram, data: OccupancyData) -> 
     return Section(
         key="occupancy",
         title="Batch shapes of this traffic",
-        body=paragraphs(told),
         chart=Chart(
             occupancy_figure(data),
             f"Heat map of {told}, over the number of sequences and the blocks of the longest, with the rungs "
