@@ -8,6 +8,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Hover:
+    """A cell that shows something short, and all of it to those who hover."""
+
+    shown: object
+    whole: object
+
 
 _NUMBER_STYLE = ' style="text-align:right"'
 
@@ -34,7 +44,7 @@ def table(
 
     Args:
         columns: headings.
-        rows: cells, as `text` takes them.
+        rows: cells, as `text` takes them, or `Hover`.
         caption: what the table is of.
         first_is_header: whether the first cell of a row names it.
         css_class: of the table.
@@ -53,9 +63,9 @@ def table(
         cells = []
         for index, value in enumerate(row):
             if not index and first_is_header:
-                cells.append(f'<th scope="row">{text(value)}</th>')
+                cells.append(f'<th scope="row">{_cell(value)}</th>')
             else:
-                cells.append(f"<td{_NUMBER_STYLE if index else ''}>{text(value)}</td>")
+                cells.append(f"<td{_NUMBER_STYLE if index else ''}>{_cell(value)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     lines.append("</tbody></table>")
     return "\n".join(lines)
@@ -69,11 +79,17 @@ def facts(rows: Iterable[tuple[str, object]], *, caption: str | None = None) -> 
     lines.append("<tbody>")
     lines += [
         f'<tr><th scope="row" style="text-align:left">{text(name)}</th>'
-        f'<td style="text-align:left">{text(value)}</td></tr>'
+        f'<td style="text-align:left">{_cell(value)}</td></tr>'
         for name, value in rows
     ]
     lines.append("</tbody></table>")
     return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Hover):
+        return f'<span title="{text(value.whole)}">{text(value.shown)}</span>'
+    return text(value)
 
 
 def joined(rungs: Sequence[int], *, most: int | None = None) -> str:

@@ -31,6 +31,7 @@ from ladder_opt.calibration.server_steps import ServerFit, fit_server_steps
 from ladder_opt.calibration.step_fit import StepFit, Term
 from ladder_opt.engine import Engine, ServerEngine
 from ladder_opt.occupancy.scheduling import Scheduling
+from ladder_opt.trace.reasons import set_aside_lines
 
 _REPRODUCED_SHARE = 0.05  # of a request's mean time; a run reproduced well is off by 1 to 2 percent
 NO_PLANS = (
@@ -144,8 +145,7 @@ def _reproduced(runs: Sequence[RequestRecords], engine: ServerEngine, found: Ser
 
 
 def _notes(run: RequestRecords) -> tuple[str, ...]:
-    set_aside = sorted(run.trace.set_aside.items())
-    return (*run.trace.notes, *(f"{count} requests set aside: {reason}" for reason, count in set_aside))
+    return (*run.trace.notes, *set_aside_lines(run.trace.set_aside, len(run.trace)))
 
 
 def _fit_part(

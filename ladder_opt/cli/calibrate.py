@@ -92,7 +92,7 @@ def run(
         print_json(found.cost.to_dict())
     else:
         from ladder_opt.report.calibration import calibration_text  # noqa: PLC0415
-        from ladder_opt.report.text import console  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
 
         console().print(calibration_text(found.cost))
     return exit_code(strict=strict, warnings=found.warnings)

@@ -77,7 +77,8 @@ def run(
     if as_json:
         print_json(report)
     else:
-        from ladder_opt.report.text import check_text, console  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import check_text  # noqa: PLC0415
 
         console().print(check_text(report))
     return exit_code(strict=strict, warnings=warnings)

@@ -160,7 +160,7 @@ def run(
         print_json(found.to_dict())
     else:
         from ladder_opt.report.drift import drift_text  # noqa: PLC0415
-        from ladder_opt.report.text import console  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
 
         console().print(drift_text(found))
     return 1 if found.is_over else exit_code(strict=starts.strict, warnings=found.warnings)

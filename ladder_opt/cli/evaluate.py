@@ -98,7 +98,8 @@ def run(
     if as_json:
         typer.echo(result.to_json(), nl=False)
     else:
-        from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import plan_text  # noqa: PLC0415
 
         console().print(plan_text(result, path=None if plan_path is None else str(plan_path)))
     return exit_code(strict=restarts.strict, warnings=result.warnings)

@@ -69,7 +69,8 @@ def run(
     if as_json:
         print_json(found.to_dict())
     else:
-        from ladder_opt.report.text import console, frontier_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import frontier_text  # noqa: PLC0415
 
         console().print(frontier_text(found))
     return exit_code(strict=restarts.strict, warnings=found.warnings)

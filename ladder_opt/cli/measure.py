@@ -149,7 +149,7 @@ def run(
         print_json(found.to_dict())
     else:
         from ladder_opt.report.measurement import measurement_text  # noqa: PLC0415
-        from ladder_opt.report.text import console  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
 
         console().print(measurement_text(found.to_dict()), soft_wrap=True)  # paths stay whole
     if found.stopped == "interrupted":

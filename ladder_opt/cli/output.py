@@ -56,7 +56,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None] | None]:
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-    from ladder_opt.report.text import console  # noqa: PLC0415
+    from ladder_opt.report.terminal import console  # noqa: PLC0415
 
     with Progress(
         TextColumn("{task.description}"),

@@ -52,10 +52,11 @@ def run(
     seconds = parse_duration_seconds(frontier_time, option="--frontier-time")
     check_output(output, inputs=[plan_path, *(traces or []), *steps.files(), steps.sequences, cost_source])
     plan = read_plan(plan_path)
+    from ladder_opt.report.contents import check_report_output, gather  # noqa: PLC0415
+
+    check_report_output(output, plan)
     traffic = _traffic(plan, traces, steps, read)
     with progress_bar() as progress:
-        from ladder_opt.report.contents import gather  # noqa: PLC0415
-
         given, histogram = _given(traffic)
         contents = gather(
             plan,
@@ -72,6 +73,7 @@ def run(
     drawn = [] if figures is None else write_figures(contents, figures, format=figures_format)
     warn([] if traffic is None else traffic.notes, label="note")
     warn(contents.warnings)
+    warn([] if contents.frontier is None else [f"frontier: {line}" for line in contents.frontier.warnings])
     _tell(output, drawn)
     warn((f"{each.what}: {each.why}" for each in contents.absent), label="not in the report")
     return 0

@@ -22,6 +22,7 @@ from ladder_opt.occupancy.totals_file import write_totals
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.plan.resolve import resolve_plan
 from ladder_opt.presets import PRESETS, preset_num_blocks
+from ladder_opt.trace.reasons import set_aside_lines
 
 
 def run(
@@ -93,9 +94,7 @@ def run(
         write_sequences(replay.sequences, sequences)
     if total_blocks is not None and replay.totals is not None:
         write_totals(replay.totals, total_blocks)
-    warnings += [
-        f"{count} requests set aside: {reason}" for reason, count in sorted(replay.set_aside.items())
-    ]
+    warnings += set_aside_lines(replay.set_aside, replay.requests)
     warnings += load_warnings(replay)
     notes = [note for trace in loaded for note in trace.notes]
     warn([*notes, *scheduling_notes(loaded, options.scheduling)], label="note")
@@ -103,7 +102,8 @@ def run(
     if as_json:
         print_json(replay.to_dict())
     else:
-        from ladder_opt.report.text import console, replay_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import replay_text  # noqa: PLC0415
 
         console().print(replay_text(replay))
     return exit_code(strict=strict, warnings=warnings)

@@ -171,7 +171,7 @@ def run(
         print_json({"points": _records(frame)})
     else:
         from ladder_opt.report.sweep_text import sweep_text  # noqa: PLC0415
-        from ladder_opt.report.text import console  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
 
         wide = console()
         if not wide.is_terminal:

@@ -12,6 +12,7 @@ from ladder_opt.cli.options import ReadOptions, command
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.files import check_output
 from ladder_opt.trace.parquet import write_chunks, write_trace
+from ladder_opt.trace.reasons import set_aside_lines
 from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.summary import summarize
 from ladder_opt.trace.table import Trace, within_limits
@@ -118,12 +119,13 @@ def _limited(trace: Trace, max_model_len: int | None) -> Trace:
 
 def _show(trace: AnyTrace, path: Path, *, strict: bool, as_json: bool) -> int:
     summary = summarize(trace)
-    warnings = [f"{count} requests set aside: {reason}" for reason, count in trace.set_aside.items()]
+    warnings = set_aside_lines(trace.set_aside, len(trace))
     warn(warnings)
     if as_json:
         print_json(summary.to_dict())
     else:
-        from ladder_opt.report.text import console, summary_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import summary_text  # noqa: PLC0415
 
         console().print(summary_text(summary, path=str(path)))
     return exit_code(strict=strict, warnings=warnings)

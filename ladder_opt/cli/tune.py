@@ -88,7 +88,8 @@ def run(
     if as_json:
         typer.echo(plan.to_json(), nl=False)
     else:
-        from ladder_opt.report.text import console, plan_text  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
+        from ladder_opt.report.text import plan_text  # noqa: PLC0415
 
         console().print(plan_text(plan, path=None if output is None else str(output)))
     return exit_code(strict=restarts.strict, warnings=plan.warnings)

@@ -93,7 +93,7 @@ def run(
     if as_json:
         print_json(result.to_dict())
     else:
-        from ladder_opt.report.text import console  # noqa: PLC0415
+        from ladder_opt.report.terminal import console  # noqa: PLC0415
         from ladder_opt.report.verification import verification_text  # noqa: PLC0415
 
         console().print(verification_text(result.to_dict()))

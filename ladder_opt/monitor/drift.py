@@ -34,6 +34,7 @@ from ladder_opt.plan.robust import split_by_workload
 from ladder_opt.plan.rounds import Progress, Source, Task
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.result import SolveResult, Status
+from ladder_opt.trace.reasons import set_aside_lines
 from ladder_opt.trace.stream import TraceStream
 from ladder_opt.trace.table import Trace, TraceSource
 from ladder_opt.units import duration_text
@@ -232,9 +233,7 @@ def _trial_warnings(trials: Sequence[_Trial]) -> list[str]:
     for trial in trials:
         replay = trial.replay
         if replay is not None:
-            if replay.set_aside:
-                counts = ", ".join(f"{count} {reason}" for reason, count in sorted(replay.set_aside.items()))
-                notes.append(f"requests set aside: {counts}")
+            notes += set_aside_lines(replay.set_aside, replay.requests)
             notes += load_warnings(replay)
         if not trial.keeps_limits:
             notes.append("the plan is over the limits that it was asked to keep, under these prices")

@@ -184,6 +184,7 @@ def assemble(outcome: Outcome, inputs: Sequence[TraceSource] | None) -> Plan:
                 "cost_name": task.cost.name,
                 "replay": replay,
                 "traffic": traffic_dict(task),
+                "notes": _notes(task.source) or None,
                 "asked": _asked(task),
             },
             "cost": cost_dict(task.cost),
@@ -204,6 +205,13 @@ def _asked(task: Task) -> dict[str, Any]:
     replayed = asdict(task.replay_options) if task.replays_traces else {}
     replayed.pop("executor", None)  # where it ran does not change the plan
     return {**options, **replayed, "startup_seconds": task.cost.startup_seconds_of(task.options.target)}
+
+
+def _notes(source: Source) -> list[str]:
+    """What the traces say of themselves, each line once."""
+    if isinstance(source, StepHistogram | Replay):
+        return []
+    return list(dict.fromkeys(note for trace in traces_of(source) for note in trace.notes))
 
 
 def _sources(source: Source) -> list[TraceSource]:

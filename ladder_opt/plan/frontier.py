@@ -12,6 +12,7 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
+from ladder_opt.ladder import Ladders
 from ladder_opt.markup import table
 from ladder_opt.occupancy.replay import load_warnings
 from ladder_opt.plan.baselines import is_within
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ladder_opt.occupancy.histogram import StepHistogram
+    from ladder_opt.plan.plan import Plan
 
 _CHECKED_IN_FULL = 25  # points that the plain checker prices too; the others are priced by `price_ladders`
 _MINUTE_SECONDS = 60.0
@@ -233,6 +235,54 @@ def frontier(
         chosen=_chosen(prices),
         restarts=restarts,
         warnings=tuple(notes),
+    )
+
+
+def plan_frontier(
+    plan: Plan,
+    steps: StepHistogram | None = None,
+    cost: CostModel | None = None,
+    *,
+    time_limit_seconds: float = 20.0,
+    progress: Progress | None = None,
+) -> Frontier:
+    """The frontier of a plan's own steps under its own prices; what the time leaves out holds its ladders.
+
+    Args:
+        plan: whose steps, prices, engine and restarts to take.
+        steps: default: those that its file holds.
+        cost: default: the prices that its file holds.
+        time_limit_seconds: time to find it in.
+        progress: told what is being done.
+
+    Raises:
+        UsageError: the plan's file does not hold what is left to its default, or its engine batches nothing.
+        InputError: what it holds contradicts itself.
+    """
+    steps = plan.to_steps() if steps is None else steps
+    cost = plan.to_cost_model() if cost is None else cost
+    if steps is None or cost is None:
+        what = "steps" if steps is None else "prices"
+        raise UsageError(f"frontier: found a plan that does not hold its {what}, expected one that does")
+    guard = (plan.provenance.asked or {}).get("guard")
+    found = frontier(
+        steps,
+        cost,
+        engine=plan.to_engine(),
+        options=SolveOptions(
+            target=plan.target,
+            restarts=plan.result.restarts,
+            guard=guard if isinstance(guard, int | float) and not isinstance(guard, bool) else None,
+            query_lens=None if plan.query_lens is None else list(plan.query_lens),
+            time_limit_seconds=time_limit_seconds,
+        ),
+        progress=progress,
+    )
+    known = [plan.ladders] if plan.ragged is None else []
+    if plan.query_lens is None:  # a baseline's query lengths are not in the file
+        known += [Ladders(each.num_seqs, each.num_blocks) for each in plan.baselines]
+    return found.with_known(
+        price_ladders(steps, plan.to_engine(), cost, each, restarts=plan.result.restarts) for each in known
     )
 
 

@@ -373,7 +373,10 @@ class PlanTraffic(Part):
 
 
 class PlanProvenance(Part):
-    """What the plan was made from, and by which release."""
+    """What the plan was made from, and by which release.
+
+    `notes` are the traces' own: that they are synthetic, that arrivals sit on a coarse grid, and the like.
+    """
 
     version: str
     created: str
@@ -382,9 +385,10 @@ class PlanProvenance(Part):
     cost_name: str | None = None
     replay: dict[str, Any] | None = None
     traffic: PlanTraffic | None = None
+    notes: tuple[str, ...] | None = None
     asked: dict[str, Any] | None = None
 
-    left_out_where_none = ("traffic",)
+    left_out_where_none = ("traffic", "notes")
 
 
 class PlanEngine(Part):

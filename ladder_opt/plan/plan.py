@@ -189,6 +189,12 @@ class Plan(Part):
         return self.engine.model_dump(include=set(PlanEngine.model_fields))
 
     @property
+    def replicas(self) -> int:
+        """Engines that the plan's traffic was dealt to, and whose steps its numbers add up; 1 for steps."""
+        asked = (self.provenance.asked or {}).get("replicas", 1)
+        return asked if isinstance(asked, int) and not isinstance(asked, bool) and asked >= 1 else 1
+
+    @property
     def default(self) -> PlanBaseline | None:
         """The baseline that the verdict is about."""
         return next((baseline for baseline in self.baselines if baseline.name == "default"), None)

@@ -30,6 +30,7 @@ from ladder_opt.solve.api import Structure, lower_bound
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import SolveResult, Status
+from ladder_opt.trace.reasons import set_aside_lines
 from ladder_opt.trace.table import TraceSource
 from ladder_opt.units import duration_text
 
@@ -230,13 +231,9 @@ def _round_warnings(last: Round, stands: str) -> list[str]:
 
 
 def _replay_warnings(replay: Replay | None) -> list[str]:
-    notes: list[str] = []
     if replay is None:
-        return notes
-    if replay.set_aside:
-        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(replay.set_aside.items()))
-        notes.append(f"requests set aside: {counts}")
-    return [*notes, *load_warnings(replay)]
+        return []
+    return [*set_aside_lines(replay.set_aside, replay.requests), *load_warnings(replay)]
 
 
 def _unrecorded(price: LadderPrice) -> list[str]:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
-from ladder_opt.errors import UsageError
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
+from ladder_opt.occupancy.steps_file import StepsFile
 from ladder_opt.occupancy.timeline import Timeline
 from ladder_opt.plan.frontier import Frontier
 from ladder_opt.plan.plan import Plan
+from ladder_opt.plot import _given as given
 from ladder_opt.trace.stream import AnyTrace
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ __all__ = ["cost", "frontier", "occupancy", "rungs", "step_seconds", "trace", "w
 
 
 def occupancy(
-    steps: StepHistogram | Replay | Plan, plan: Plan | None = None, *, engine: Engine | None = None
+    steps: StepHistogram | StepsFile | Replay | Plan,
+    plan: Plan | None = None,
+    *,
+    engine: Engine | None = None,
 ) -> go.Figure:
     """How often each batch shape occurred, as a heat map, with the rungs of plan and default over it.
 
@@ -43,40 +47,47 @@ def occupancy(
         engine: the limits; default: the plan's, else `Engine()`.
 
     Raises:
-        UsageError: the plan's file does not hold its steps.
+        UsageError: an argument is of another kind, or the plan's file does not hold its steps.
         InputError: a step is beyond the limits.
     """
     from ladder_opt.plot._plotly import occupancy_figure  # noqa: PLC0415
     from ladder_opt.plot.ladder_data import occupancy_data  # noqa: PLC0415
 
+    plan = given.optional_plan(plan)
     if isinstance(steps, Plan):
         plan = plan or steps
-        steps = _steps_of(steps)
-    if isinstance(steps, Replay):
-        steps = steps.steps
-    if engine is None:
-        engine = Engine() if plan is None else plan.to_engine()
-    return occupancy_figure(occupancy_data(steps, engine, plan))
+    engine = given.engine_of(engine) or (Engine() if plan is None else plan.to_engine())
+    return occupancy_figure(occupancy_data(given.steps_of(steps), engine, plan))
 
 
 def waste(plan: Plan) -> go.Figure:
-    """Pages gathered under the plan and its baselines: needed, up to the ragged floor, and above it."""
+    """Pages gathered under the plan and its baselines: needed, up to the ragged floor, and above it.
+
+    Raises:
+        UsageError: it is no plan.
+    """
     from ladder_opt.plot._plotly import waste_figure  # noqa: PLC0415
     from ladder_opt.plot.ladder_data import waste_data  # noqa: PLC0415
 
-    return waste_figure(waste_data(plan))
+    return waste_figure(waste_data(given.plan_of("plan", plan)))
 
 
 def rungs(plan: Plan) -> go.Figure:
-    """What each rung of a plan saves: what the objective would lose without it."""
+    """What each rung of a plan saves: what the objective would lose without it.
+
+    Raises:
+        UsageError: it is no plan.
+    """
     from ladder_opt.plot._plotly import rungs_figure  # noqa: PLC0415
     from ladder_opt.plot.ladder_data import rungs_data  # noqa: PLC0415
 
-    return rungs_figure(rungs_data(plan))
+    return rungs_figure(rungs_data(given.plan_of("plan", plan)))
 
 
 def step_seconds(
-    plan: Plan, steps: StepHistogram | None = None, cost_model: CostModel | None = None
+    plan: Plan,
+    steps: StepHistogram | StepsFile | Replay | None = None,
+    cost_model: CostModel | None = None,
 ) -> go.Figure:
     """Distribution of the time of a batched step under the plan and its baselines.
 
@@ -86,23 +97,40 @@ def step_seconds(
         cost_model: prices; default: those that it was made with.
 
     Raises:
-        UsageError: the plan's file does not hold what is left to its default.
+        UsageError: an argument is of another kind, or the plan's file does not hold what is left to its
+            default.
+        InputError: a step is beyond the plan's limits.
     """
     from ladder_opt.plot._plotly import step_seconds_figure  # noqa: PLC0415
     from ladder_opt.plot.time_data import step_seconds_data  # noqa: PLC0415
 
-    steps = _steps_of(plan) if steps is None else steps
-    prices = plan.to_cost_model() if cost_model is None else cost_model
-    if prices is None:
-        raise UsageError("cost_model: found none in the plan, expected one")
-    return step_seconds_figure(step_seconds_data(plan, steps, prices))
+    plan = given.plan_of("plan", plan)
+    histogram = given.steps_of(plan if steps is None else steps)
+    prices = given.prices_of("cost_model", plan if cost_model is None else cost_model)
+    return step_seconds_figure(step_seconds_data(plan, histogram, prices))
 
 
-def frontier(found: Frontier, plan: Plan | None = None) -> go.Figure:
-    """Every trade-off of warm-up and step time; with a plan, where it and its baselines stand."""
+def frontier(found: Frontier | Plan, plan: Plan | None = None) -> go.Figure:
+    """Every trade-off of warm-up and step time; with a plan, where it and its baselines stand.
+
+    Args:
+        found: what `lo.frontier` found; for a plan it is found here, from the plan's own steps and prices,
+            in at most 20 seconds.
+        plan: what to show beside it; default: the plan that stands for `found`.
+
+    Raises:
+        UsageError: an argument is of another kind, or the plan's file does not hold its steps and prices.
+    """
+    from ladder_opt.plan.frontier import plan_frontier  # noqa: PLC0415
     from ladder_opt.plot._plotly import frontier_figure  # noqa: PLC0415
     from ladder_opt.plot.time_data import frontier_data  # noqa: PLC0415
 
+    plan = given.optional_plan(plan)
+    if isinstance(found, Plan):
+        plan = plan or found
+        found = plan_frontier(found)
+    if not isinstance(found, Frontier):
+        raise given.wrong("frontier", found, "a Frontier, as lo.frontier returns it, or a Plan")
     return frontier_figure(frontier_data(found, plan))
 
 
@@ -115,29 +143,31 @@ def trace(
         traces: the traffic.
         replay: one made with `timeline_seconds`, or its timeline.
         replicas: engines that were replayed.
+
+    Raises:
+        UsageError: an argument is of another kind, or the replay has no timeline.
     """
     from ladder_opt.plot._plotly import trace_figure  # noqa: PLC0415
     from ladder_opt.plot.trace_data import trace_data  # noqa: PLC0415
 
-    timeline = replay.timeline if isinstance(replay, Replay) else replay
-    return trace_figure(trace_data(traces, timeline, engines=replicas))
+    traces, timeline = given.traces_of_any(traces), given.timeline_of(replay)
+    return trace_figure(trace_data(traces, timeline, engines=given.engines_of(replicas)))
 
 
-def cost(model: CostModel, engine: Engine | None = None) -> go.Figure:
+def cost(model: CostModel | Plan, engine: Engine | None = None) -> go.Figure:
     """Seconds of a padded step by its sizes, and the intervals of the parameters where the model has them.
 
     Args:
-        model: the prices.
-        engine: the limits that curves go up to; default: `Engine()`.
+        model: the prices; a plan stands for those that it was made with.
+        engine: the limits that curves go up to; default: the plan's, else `Engine()`.
+
+    Raises:
+        UsageError: an argument is of another kind, or the plan's file does not hold its prices.
     """
     from ladder_opt.plot._plotly import cost_figure  # noqa: PLC0415
     from ladder_opt.plot.time_data import cost_data  # noqa: PLC0415
 
-    return cost_figure(cost_data(model, engine))
-
-
-def _steps_of(plan: Plan) -> StepHistogram:
-    steps = plan.to_steps()
-    if steps is None:
-        raise UsageError("steps: found none in the plan, expected a histogram")
-    return steps
+    engine = given.engine_of(engine)
+    if engine is None and isinstance(model, Plan):
+        engine = model.to_engine()
+    return cost_figure(cost_data(given.prices_of("model", model), engine))

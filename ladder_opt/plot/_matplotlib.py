@@ -5,6 +5,7 @@ Each function takes prepared numbers and returns a `matplotlib.figure.Figure` of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFo
 
 from ladder_opt.plot import palette
 from ladder_opt.plot.compared import Kind
+from ladder_opt.plot.labels import frontier_axes, frontier_labels
 from ladder_opt.plot.ladder_data import OccupancyData, RungsData, WasteData
 from ladder_opt.plot.time_data import (
     QUANTILES,
@@ -24,23 +26,28 @@ from ladder_opt.plot.time_data import (
     StepSecondsData,
 )
 from ladder_opt.plot.trace_data import TraceData
-from ladder_opt.plot.units import count_text, log_ticks, matplotlib_text, shown_name, spans_decades, time_unit
+from ladder_opt.plot.units import count_text, log_ticks, matplotlib_text, shown_name, time_unit
 
 _COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
 _STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}
 _MARKERS: dict[Kind, str] = {"plan": "*", "default": "s", "preset": "o"}
 _WIDTH_INCHES = 8.0
 _MANY_RUNGS = 24
-_FAR_APART = 12.0
+_MOST_TIMES = 4.0  # of a value: an interval that ends beyond is cut there, so that the others can be seen
+# Of the plot between the axes, in points, of small letters, and of the star.
+_LABELS: dict[str, Any] = {"rooms": ((470, 205), (520, 235)), "letter": 5.2, "line": 11.0, "radius": 6.5}
 
 
 def _name(name: str) -> str:
     return matplotlib_text(shown_name(name))
 
 
-def _figure(height_inches: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
+def _figure(
+    height_inches: float, rows: int = 1, *, height_ratios: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
-    axes = [figure.add_subplot(rows, 1, row + 1) for row in range(rows)]
+    grid = figure.add_gridspec(rows, 1, height_ratios=height_ratios)
+    axes = [figure.add_subplot(grid[row]) for row in range(rows)]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
@@ -156,9 +163,8 @@ def step_seconds_figure(data: StepSecondsData) -> Figure:
 def frontier_figure(data: FrontierData) -> Figure:
     """Every trade-off of warm-up and step time, and where the plan and its baselines stand."""
     figure, (axis,) = _figure(4.4)
-    warmup = np.array([*data.warmup_seconds, *(each.warmup_seconds for each in data.others)])
-    steps = np.array([*data.step_seconds, *(each.step_seconds for each in data.others)])
-    (x_unit, x_seconds), (y_unit, y_seconds) = time_unit(warmup.max()), time_unit(steps.max())
+    x_axis, y_axis = frontier_axes(data)
+    (x_unit, x_seconds), (y_unit, y_seconds) = time_unit(x_axis.high), time_unit(y_axis.high)
     axis.step(
         data.warmup_seconds / x_seconds,
         data.step_seconds / y_seconds,
@@ -179,8 +185,6 @@ def frontier_figure(data: FrontierData) -> Figure:
             color=_COLOURS[each.kind],
             label=_name(each.name) if each.kind != "preset" else None,
         )
-        if each.kind == "preset":
-            axis.annotate(_name(each.name), at, xytext=(5, 4), textcoords="offset points", fontsize="small")
     for label, index, symbol in data.marks:
         axis.plot(
             data.warmup_seconds[index] / x_seconds,
@@ -193,13 +197,28 @@ def frontier_figure(data: FrontierData) -> Figure:
             color=palette.PURPLE,
             label=label,
         )
-    for along, values in ((axis.xaxis, warmup / x_seconds), (axis.yaxis, steps / y_seconds)):
-        if spans_decades(values, factor=_FAR_APART):
-            ticks = log_ticks(float(values.min()), float(values.max()))
+    for named in frontier_labels(data, **_LABELS):
+        axis.annotate(
+            matplotlib_text(named.text),
+            (named.point.warmup_seconds / x_seconds, named.point.step_seconds / y_seconds),
+            xytext=(named.place.right, named.place.up),
+            textcoords="offset points",
+            horizontalalignment="center",
+            verticalalignment="center",
+            fontsize="small",
+            arrowprops={"arrowstyle": "-", "color": palette.GREY, "linewidth": 0.6, "shrinkB": 4}
+            if named.place.is_far
+            else None,
+        )
+    for along, shown, seconds in ((axis.xaxis, x_axis, x_seconds), (axis.yaxis, y_axis, y_seconds)):
+        low, high = shown.low / seconds, shown.high / seconds
+        if shown.is_log:
+            ticks = [tick for tick in log_ticks(low, high) if low <= tick <= high]
             (axis.set_xscale if along is axis.xaxis else axis.set_yscale)("log")
             along.set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
             along.set_minor_locator(NullLocator())
-    axis.set(xlabel=f"warm-up, {x_unit}", ylabel=f"step time of the traffic, {y_unit}")
+        (axis.set_xlim if along is axis.xaxis else axis.set_ylim)(low, high)
+    axis.set(xlabel=f"warm-up, {x_unit}", ylabel=f"{data.step_time_of}, {y_unit}")
     _legend(axis, ncols=3)
     return figure
 
@@ -242,8 +261,8 @@ def trace_figure(data: TraceData) -> Figure:
 def cost_figure(data: CostData) -> Figure:
     """Seconds of a padded step by its sizes, and how sure each parameter is."""
     sure = data.sure
-    rows = 2 if sure else 1
-    figure, axes = _figure(3.4 + (0.8 + 0.26 * len(sure) if sure else 0.0), rows)
+    heights = [3.4, 0.7 + 0.26 * len(sure)] if sure else [3.4]
+    figure, axes = _figure(sum(heights), len(heights), height_ratios=heights)
     unit, seconds = time_unit(float(data.step_seconds.max(initial=0.0)))
     for index, (num_seqs, curve) in enumerate(zip(data.num_seqs, data.step_seconds, strict=True)):
         axes[0].plot(
@@ -260,10 +279,15 @@ def cost_figure(data: CostData) -> Figure:
     _legend(axes[0], ncols=5)
     if sure:
         low, high = (np.array([each.interval_ratio[at] for each in sure]) for at in (0, 1))
-        axes[1].errorbar(
-            np.ones(len(sure)), np.arange(len(sure)), xerr=(1 - low, high - 1), fmt="o", color=palette.BLUE
-        )
-        axes[1].set_yticks(np.arange(len(sure)), [each.name for each in sure], fontsize="small")
-        axes[1].invert_yaxis()
+        rows, most = np.arange(len(sure)), min(_MOST_TIMES, float(high.max()))
+        shown = np.minimum(high, most)
+        axes[1].errorbar(np.ones(len(sure)), rows, xerr=(1 - low, shown - 1), fmt="o", color=palette.BLUE)
+        axes[1].plot(most * np.ones(len(sure))[high > most], rows[high > most], ">", color=palette.BLUE)
+        names = [
+            f"{each.name}, up to {top:.3g} times" if top > most else each.name
+            for each, top in zip(sure, high, strict=True)
+        ]
+        axes[1].set_yticks(rows, [matplotlib_text(name) for name in names], fontsize="small")
+        axes[1].set_ylim(len(sure) - 0.5, -0.5)
         axes[1].set_xlabel("interval, in units of the value")
     return figure

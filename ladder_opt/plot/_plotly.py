@@ -5,7 +5,7 @@ Names out of files are escaped, since plotly reads tags in its texts. Sizes are 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,61 +13,32 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from ladder_opt.plot import palette
-from ladder_opt.plot.compared import Kind
+from ladder_opt.plot._plotly_common import COLOURS, DASHES, figure_name, finished, legend_of
+from ladder_opt.plot._plotly_frontier import frontier_figure
 from ladder_opt.plot.ladder_data import LadderLines, OccupancyData, RungsData, WasteData
-from ladder_opt.plot.theme import template
-from ladder_opt.plot.time_data import QUANTILES, CostData, FrontierData, StepSecondsData
+from ladder_opt.plot.time_data import QUANTILES, CostData, Parameter, StepSecondsData
 from ladder_opt.plot.trace_data import TraceData
 from ladder_opt.plot.units import (
     count_text,
     decades,
-    log_ticks,
     plotly_text,
-    shown_name,
-    spans_decades,
     time_unit,
 )
-from ladder_opt.units import duration_text, hours_text
+from ladder_opt.units import duration_text
 
-_COLOURS: dict[Kind, str] = {
-    "plan": palette.PLAN,
-    "default": palette.DEFAULT,
-    "preset": palette.PRESET,
-}
-_DASHES: dict[Kind, str] = {"plan": "solid", "default": "dash", "preset": "dot"}
-_MARKERS: dict[Kind, str] = {"plan": "star", "default": "square", "preset": "circle"}
+__all__ = [
+    "cost_figure",
+    "frontier_figure",
+    "occupancy_figure",
+    "rungs_figure",
+    "step_seconds_figure",
+    "trace_figure",
+    "waste_figure",
+]
+
 _HATCH = {"fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.45)", "size": 6, "solidity": 0.2}
-_FAR_APART = 12.0
 _MANY_LINES = 60
 _MANY_RUNGS = 30  # labels of more would run into each other
-
-
-def _name(name: str) -> str:
-    return plotly_text(shown_name(name))
-
-
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "xanchor": "left", "x": 0, "traceorder": "normal"}
-
-
-def _legend_of(figure: go.Figure, row: int) -> str:
-    """A legend of its own above a row of a figure with several."""
-    name = "legend" if row == 1 else f"legend{row}"
-    axis = "yaxis" if row == 1 else f"yaxis{row}"
-    figure.update_layout({name: {**_LEGEND, "y": figure.layout[axis].domain[1]}})
-    return name
-
-
-def _finished(figure: go.Figure, *, height: int, **layout: Any) -> go.Figure:
-    figure.update_layout(
-        template=template("light"),
-        height=height,
-        margin={"l": 8, "r": 8, "t": 40, "b": 8},
-        legend={"y": 1.0, **_LEGEND, **(figure.layout.legend.to_plotly_json() or {})},
-        **layout,
-    )
-    figure.update_xaxes(automargin=True)
-    figure.update_yaxes(automargin=True)
-    return figure
 
 
 def occupancy_figure(data: OccupancyData) -> go.Figure:
@@ -102,7 +73,7 @@ def occupancy_figure(data: OccupancyData) -> go.Figure:
         x, y = _polyline(lines)
         few = len(lines.segments) <= _MANY_LINES
         if few:  # a light edge, so that the line stands out from dark cells
-            edge = {"color": "rgba(255,255,255,0.55)", "width": 2.8}
+            edge = {"color": "rgba(255,255,255,0.55)", "width": 3.2}
             figure.add_trace(
                 go.Scatter(
                     x=x,
@@ -120,13 +91,13 @@ def occupancy_figure(data: OccupancyData) -> go.Figure:
                 y=y,
                 mode="lines",
                 line={
-                    "color": _COLOURS[lines.kind],
-                    "width": 1.4 if few else 0.7,
-                    "dash": _DASHES[lines.kind],
+                    "color": COLOURS[lines.kind],
+                    "width": 1.8 if few else 0.7,
+                    "dash": DASHES[lines.kind],
                 },
                 opacity=1.0 if few else 0.6,
                 hoverinfo="skip",
-                name=f"rungs, {_name(lines.name)}",
+                name=f"rungs, {figure_name(lines.name)}",
                 legendgroup=lines.kind,
             )
         )
@@ -142,7 +113,7 @@ def occupancy_figure(data: OccupancyData) -> go.Figure:
         range=[0.5, data.num_seqs[-1] + data.seqs_per_row - 0.5],
         showgrid=False,
     )
-    return _finished(figure, height=480)
+    return finished(figure, height=480)
 
 
 def _polyline(lines: LadderLines) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -156,7 +127,7 @@ def _polyline(lines: LadderLines) -> tuple[NDArray[np.float64], NDArray[np.float
 def waste_figure(data: WasteData) -> go.Figure:
     """Pages gathered, a bar for each pair of ladders, split by what they are for."""
     figure = go.Figure()
-    names = [_name(name) for name in reversed(data.names)]
+    names = [figure_name(name) for name in reversed(data.names)]
     total = data.padded[::-1]
     for label, values, colour, pattern in (
         ("needed", data.real, palette.REAL, ""),
@@ -178,7 +149,7 @@ def waste_figure(data: WasteData) -> go.Figure:
             )
         )
     figure.update_xaxes(title="KV pages gathered in batched steps")
-    return _finished(figure, height=130 + 44 * len(names), barmode="stack")
+    return finished(figure, height=130 + 44 * len(names), barmode="stack")
 
 
 def rungs_figure(data: RungsData) -> go.Figure:
@@ -221,7 +192,7 @@ def rungs_figure(data: RungsData) -> go.Figure:
         )
         earns = {} if np.any(axis.marginal_seconds) else {"range": [0, 1], "showticklabels": False}
         figure.update_yaxes(title=f"saves, {unit}", row=row, col=1, **earns)
-    return _finished(figure, height=60 + 230 * rows)
+    return finished(figure, height=60 + 230 * rows)
 
 
 def _signed(seconds: float) -> str:
@@ -241,11 +212,11 @@ def step_seconds_figure(data: StepSecondsData) -> go.Figure:
                 mode="lines",
                 line={
                     "shape": "hv",
-                    "color": _COLOURS[each.kind],
-                    "dash": _DASHES[each.kind],
+                    "color": COLOURS[each.kind],
+                    "dash": DASHES[each.kind],
                     "width": 2 if each.kind != "preset" else 1,
                 },
-                name=_name(each.name),
+                name=figure_name(each.name),
                 visible=True if each.kind != "preset" else "legendonly",
                 hovertemplate="%{y:.1%} of the steps take %{x:.3f} " + unit + " or less",
             )
@@ -259,79 +230,7 @@ def step_seconds_figure(data: StepSecondsData) -> go.Figure:
         )
     figure.update_xaxes(title=f"time of a batched step, {unit}", range=[0, 1.04 * longest / seconds])
     figure.update_yaxes(title="share of batched steps", tickformat=".0%", range=[0, 1.06])
-    return _finished(figure, height=380)
-
-
-def frontier_figure(data: FrontierData) -> go.Figure:
-    """Every trade-off of warm-up and step time, and where the plan and its baselines stand."""
-    figure = go.Figure()
-    all_warmup = np.array([*data.warmup_seconds, *(each.warmup_seconds for each in data.others)])
-    all_steps = np.array([*data.step_seconds, *(each.step_seconds for each in data.others)])
-    (x_unit, x_seconds), (y_unit, y_seconds) = time_unit(all_warmup.max()), time_unit(all_steps.max())
-    hover = [
-        f"{_priced(warmup, steps, variants)}<br>{text}"
-        for warmup, steps, variants, text in zip(
-            data.warmup_seconds, data.step_seconds, data.num_variants, data.ladders, strict=True
-        )
-    ]
-    figure.add_trace(
-        go.Scatter(
-            x=data.warmup_seconds / x_seconds,
-            y=data.step_seconds / y_seconds,
-            mode="lines+markers",
-            line={"color": palette.GREEN, "width": 1.5, "shape": "hv"},
-            marker={"size": 4, "color": palette.GREEN},
-            customdata=hover,
-            hovertemplate="%{customdata}<extra>frontier</extra>",
-            name="frontier" if data.complete else "frontier, best known",
-        )
-    )
-    for label, index, symbol in data.marks:
-        figure.add_trace(
-            go.Scatter(
-                x=[data.warmup_seconds[index] / x_seconds],
-                y=[data.step_seconds[index] / y_seconds],
-                mode="markers",
-                marker={"symbol": symbol, "size": 15, "color": palette.PURPLE, "line": {"width": 2}},
-                customdata=[hover[index]],
-                hovertemplate="%{customdata}<extra>" + label + "</extra>",
-                name=label,
-            )
-        )
-    for each in reversed(data.others):
-        figure.add_trace(
-            go.Scatter(
-                x=[each.warmup_seconds / x_seconds],
-                y=[each.step_seconds / y_seconds],
-                mode="markers" if each.kind != "preset" else "markers+text",
-                text=[_name(each.name)],
-                textposition="top right",
-                marker={
-                    "symbol": _MARKERS[each.kind],
-                    "size": 14 if each.kind == "plan" else 10,
-                    "color": _COLOURS[each.kind],
-                },
-                customdata=[_priced(each.warmup_seconds, each.step_seconds, each.num_variants)],
-                hovertemplate="%{customdata}<extra>%{text}</extra>",
-                name=_name(each.name),
-                showlegend=each.kind != "preset",
-            )
-        )
-    figure.update_xaxes(title=f"warm-up, {x_unit}", **_scale(all_warmup / x_seconds))
-    figure.update_yaxes(title=f"step time of the traffic, {y_unit}", **_scale(all_steps / y_seconds))
-    return _finished(figure, height=440)
-
-
-def _priced(warmup: float, steps: float, variants: int) -> str:
-    return f"warm-up {duration_text(warmup)}<br>step time {hours_text(steps)}<br>{variants:,} variants"
-
-
-def _scale(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Of an axis: logarithmic, with plain numbers at its ticks, where values lie far apart."""
-    if not spans_decades(values, factor=_FAR_APART):
-        return {"type": "linear"}
-    ticks = log_ticks(float(values.min()), float(values.max()))
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+    return finished(figure, height=380)
 
 
 def trace_figure(data: TraceData) -> go.Figure:
@@ -373,7 +272,7 @@ def trace_figure(data: TraceData) -> go.Figure:
                     mode="lines",
                     line={"shape": "hvh", "color": colour, "dash": dash, "width": 1.5},
                     name=name,
-                    legend=_legend_of(figure, row),
+                    legend=legend_of(figure, row),
                     hovertemplate="%{y:,} requests of about %{x:,.0f}<extra>" + name + "</extra>",
                 ),
                 row=row,
@@ -383,7 +282,7 @@ def trace_figure(data: TraceData) -> go.Figure:
     figure.update_yaxes(title="requests", rangemode="tozero", row=row, col=1)
     if data.timeline is not None:
         _add_timeline(figure, data, row + 1)
-    return _finished(figure, height=60 + 240 * rows)
+    return finished(figure, height=60 + 240 * rows)
 
 
 def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
@@ -402,7 +301,7 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
                 mode="lines",
                 line={"color": colour, "dash": dash, "width": 1.5},
                 name=name,
-                legend=_legend_of(figure, row),
+                legend=legend_of(figure, row),
                 visible="legendonly" if name.startswith("waiting") else True,
                 hovertemplate="%{y:.3g} at %{x:.3f} " + unit + "<extra>" + name + "</extra>",
             ),
@@ -413,12 +312,18 @@ def _add_timeline(figure: go.Figure, data: TraceData, row: int) -> None:
     figure.update_yaxes(title="requests", rangemode="tozero", row=row, col=1)
 
 
+_CURVES_PIXELS, _ROW_PIXELS, _BETWEEN_PIXELS, _BELOW_PIXELS = 300, 44, 110, 56
+_MOST_TIMES = 4.0  # of a value: an interval that ends beyond is cut there, so that the others can be seen
+
+
 def cost_figure(data: CostData) -> go.Figure:
     """Seconds of a padded step by its sizes, and how sure each parameter is."""
     sure = data.sure
-    heights = [300, 40 * len(sure)] if sure else [300]
-    gap = 90 / (sum(heights) + 90)
-    figure = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=gap)
+    heights = [_CURVES_PIXELS, _ROW_PIXELS * len(sure)] if sure else [_CURVES_PIXELS]
+    plot = sum(heights) + (_BETWEEN_PIXELS if sure else 0)
+    figure = make_subplots(
+        rows=len(heights), cols=1, row_heights=heights, vertical_spacing=_BETWEEN_PIXELS / plot
+    )
     unit, seconds = time_unit(float(data.step_seconds.max(initial=0.0)))
     for index, (num_seqs, curve) in enumerate(zip(data.num_seqs, data.step_seconds, strict=True)):
         figure.add_trace(
@@ -440,35 +345,69 @@ def cost_figure(data: CostData) -> go.Figure:
     figure.update_xaxes(title="num_blocks that a step is padded to", row=1, col=1)
     figure.update_yaxes(title=f"time of a step, {unit}", rangemode="tozero", row=1, col=1)
     if sure:
-        low, high = (np.array([each.interval_ratio[at] for each in sure]) for at in (0, 1))
-        figure.add_trace(
-            go.Scatter(
-                x=np.ones(len(sure)),
-                y=[each.name for each in sure],
-                mode="markers+text",
-                text=[each.name for each in sure],
-                textposition="top center",
-                cliponaxis=False,
-                marker={"color": palette.BLUE, "size": 8},
-                error_x={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": high - 1,
-                    "arrayminus": 1 - low,
-                    "color": palette.BLUE,
-                },
-                customdata=[
-                    f"{each.name}<br>{each.value:.3g} {each.unit}<br>{each.low:.3g} to {each.high:.3g}"
-                    for each in sure
-                ],
-                hovertemplate="%{customdata}<extra></extra>",
-                showlegend=False,
-            ),
-            row=2,
-            col=1,
+        _add_intervals(figure, sure)
+    finished(figure, height=plot + 40 + _BELOW_PIXELS)
+    # Fixed, so that the rows keep their height: what an axis asks for by itself is taken from the plots.
+    return figure.update_layout(margin={"b": _BELOW_PIXELS}).update_xaxes(automargin=False)
+
+
+def _add_intervals(figure: go.Figure, sure: Sequence[Parameter]) -> None:
+    """A row for each parameter: its name, its value, and the interval as a multiple of that."""
+    low, high = (np.array([each.interval_ratio[at] for each in sure]) for at in (0, 1))
+    most = min(_MOST_TIMES, float(high.max()))
+    shown = np.minimum(high, most)
+    rows = np.arange(len(sure))
+    hover = [
+        f"{each.name}<br>{each.value:.3g} {each.unit}<br>{each.low:.3g} to {each.high:.3g}" for each in sure
+    ]
+    figure.add_trace(
+        go.Scatter(
+            x=np.ones(len(sure)),
+            y=rows,
+            mode="markers",
+            marker={"color": palette.BLUE, "size": 8},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": shown - 1,
+                "arrayminus": 1 - low,
+                "color": palette.BLUE,
+            },
+            customdata=hover,
+            hovertemplate="%{customdata}<extra></extra>",
+            showlegend=False,
+        ),
+        row=2,
+        col=1,
+    )
+    for row, each in enumerate(sure):
+        beyond = f", up to {high[row]:.3g} times" if high[row] > most else ""
+        figure.add_annotation(
+            text=f"{plotly_text(each.name)}{beyond}",
+            xref="x2 domain",
+            yref="y2",
+            x=0,
+            y=row,
+            xanchor="left",
+            yanchor="bottom",
+            xshift=4,
+            yshift=5,
+            showarrow=False,
         )
-        figure.update_xaxes(title="interval, in units of the value", row=2, col=1)
-        figure.update_yaxes(
-            range=[len(sure) - 0.6, -1.0], showticklabels=False, ticks="", showgrid=False, row=2, col=1
-        )
-    return _finished(figure, height=sum(heights) + 90 * len(heights))
+        if beyond:
+            figure.add_annotation(
+                text="\u25b6",
+                font={"color": palette.BLUE},
+                xref="x2",
+                yref="y2",
+                x=most,
+                y=row,
+                xanchor="center",
+                showarrow=False,
+            )
+    figure.update_xaxes(
+        title="interval, in units of the value", range=[-0.05 * most, 1.05 * most], row=2, col=1
+    )
+    figure.update_yaxes(
+        range=[len(sure) - 0.65, -0.65], showticklabels=False, ticks="", showgrid=False, row=2, col=1
+    )

@@ -52,6 +52,7 @@ class FrontierData:
         restarts: server starts charged.
         points_in_all: of the frontier; more than `warmup_seconds` has where not all are drawn.
         complete: whether no other point exists.
+        engines: whose step time it is: so many engines' added up.
         others: the plan and its baselines.
     """
 
@@ -65,6 +66,16 @@ class FrontierData:
     points_in_all: int
     complete: bool
     others: tuple[FrontierPoint, ...]
+    engines: int = 1
+
+    @property
+    def step_time_of(self) -> str:
+        """What the step time is of."""
+        return (
+            f"step time, {self.engines:,} engines added up"
+            if self.engines > 1
+            else "step time of the traffic"
+        )
 
     @property
     def marks(self) -> list[tuple[str, int, str]]:
@@ -96,6 +107,7 @@ def frontier_data(found: Frontier, plan: Plan | None = None) -> FrontierData:
         restarts=found.restarts,
         points_in_all=len(found),
         complete=found.complete,
+        engines=1 if plan is None else plan.replicas,
         others=()
         if plan is None
         else tuple(

@@ -7,22 +7,24 @@ absent, and the report says what would bring it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from ladder_opt.cost.model import CostModel, builtin_names, read_cost_model
 from ladder_opt.errors import InputError, LadderOptError
+from ladder_opt.files import sha256_of
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.occupancy.scheduling import Scheduling
-from ladder_opt.plan.frontier import Frontier, frontier
-from ladder_opt.plan.options import ReplayOptions, SolveOptions
+from ladder_opt.plan.frontier import Frontier, plan_frontier
+from ladder_opt.plan.options import ReplayOptions
 from ladder_opt.plan.plan import Plan
-from ladder_opt.plot.compared import compared
 from ladder_opt.plot.trace_data import TraceData, timeline_interval, trace_data
+from ladder_opt.report.names import file_names
 from ladder_opt.report.sentences import number_in
-from ladder_opt.solve.price import price_ladders
 from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.summary import TraceSummary, summarize
 from ladder_opt.trace.table import TraceSource
@@ -61,6 +63,7 @@ class Contents:
         frontier: solved anew from those.
         traffic: the traces given.
         summaries: (file, facts) of each of them.
+        sources: the files given.
         warnings: the plan's own, and what does not go together.
         absent: what is not shown.
     """
@@ -72,8 +75,24 @@ class Contents:
     frontier: Frontier | None
     traffic: TraceData | None
     summaries: tuple[tuple[str, TraceSummary], ...]
+    sources: tuple[TraceSource, ...] = ()
     warnings: tuple[str, ...]
     absent: tuple[Absent, ...]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the report calls each file: it is handed on, and where a file lay is nobody's concern."""
+        robust = self.plan.result.robust
+        paths = [each.path for each in self.sources]
+        paths += [each.path for each in self.plan.provenance.inputs]
+        paths += [] if robust is None else [each.path for each in robust.workloads]
+        return file_names(dict.fromkeys(paths))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the traffic says of itself, in the plan or in the traces given, each line once."""
+        told = [note for _, summary in self.summaries for note in summary.notes]
+        return list(dict.fromkeys([*(self.plan.provenance.notes or ()), *told]))
 
 
 def gather(
@@ -129,7 +148,6 @@ def gather(
     found = None
     if histogram is not None and prices is not None and frontier_seconds > 0:
         found = _frontier(plan, histogram, prices, seconds=frontier_seconds, progress=progress, absent=absent)
-        warnings += [] if found is None else [f"frontier: {line}" for line in found.warnings]
     if not traces:
         if plan.provenance.replay is not None:
             absent.append(Absent("Traffic over time", "a plan does not hold its trace", "TRACE"))
@@ -149,9 +167,26 @@ def gather(
             (_trace_name(trace, at, given if len(given) == len(traces) else None), summarize(trace))
             for at, trace in enumerate(traces)
         ),
+        sources=tuple(given),
         warnings=tuple(dict.fromkeys(warnings)),
         absent=tuple(absent),
     )
+
+
+def check_report_output(path: str | Path | None, plan: Plan) -> None:
+    """Refuse to write over a file that the plan was made from, under its old path or any other.
+
+    Raises:
+        InputError: `path` is one, by where it lies or by what it holds.
+    """
+    if path is None or not Path(path).is_file():
+        return
+    target = os.path.realpath(path)
+    known = plan.provenance.inputs
+    if any("\0" not in each.path and os.path.realpath(each.path) == target for each in known) or (
+        known and sha256_of(path) in {each.sha256 for each in known}
+    ):
+        raise InputError("a file that the plan was made from", "another file for the output", path=path)
 
 
 def as_contents(plan: Plan | Contents, given: Mapping[str, Any]) -> Contents:
@@ -302,27 +337,8 @@ def _frontier(
 ) -> Frontier | None:
     if not plan.num_seqs or not plan.result.steps.batched:
         return None
-    guard = number_in(plan.provenance.asked, "guard")
     try:
-        found = frontier(
-            steps,
-            cost,
-            engine=plan.to_engine(),
-            options=SolveOptions(
-                target=plan.target,
-                restarts=plan.result.restarts,
-                guard=guard,
-                query_lens=None if plan.query_lens is None else list(plan.query_lens),
-                time_limit_seconds=seconds,
-            ),
-            progress=progress,
-        )
+        return plan_frontier(plan, steps, cost, time_limit_seconds=seconds, progress=progress)
     except LadderOptError as error:
         absent.append(Absent("Frontier", str(error)))
         return None
-    known = [plan.ladders] if plan.ragged is None else []
-    if plan.query_lens is None:  # a baseline's query lengths are not in the file
-        known += [row.ladders for row in compared(plan) if row.kind != "plan"]
-    return found.with_known(
-        price_ladders(steps, plan.to_engine(), cost, each, restarts=plan.result.restarts) for each in known
-    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import replace_when_whole
 from ladder_opt.plan.plan import Plan
-from ladder_opt.report.contents import Contents, as_contents
+from ladder_opt.report.contents import Contents, as_contents, check_report_output
 from ladder_opt.report.drawn import FigureData, drawn
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def write_figures(
 
     Raises:
         UsageError: an unknown format.
-        InputError: the folder cannot be made or written.
+        InputError: the folder cannot be made or written, or a figure would replace a file that the plan was
+            made from.
     """
     check_format(format)
     contents = as_contents(plan, given)
@@ -62,6 +63,7 @@ def write_figures(
     metadata = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
     for name, data in drawn(contents).named().items():
         path = folder / f"{name}.{format}"
+        check_report_output(path, contents.plan)
         with replace_when_whole(path) as part:
             _draw(name, data).savefig(part, format=format, dpi=_DOTS_PER_INCH, metadata=metadata)
         written.append(path)

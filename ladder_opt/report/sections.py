@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ladder_opt.markup import facts, joined, table, text
+from ladder_opt.markup import Hover, facts, joined, table, text
+from ladder_opt.plan.parts import PlanTraffic
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plot.ladder_data import RungsData, WasteData
+from ladder_opt.report.names import without_folders
 from ladder_opt.report.page import Chart, Section, scrolled
 from ladder_opt.report.sentences import (
     absent_rung_text,
     alternative_text,
+    capital,
     comparison_cells,
     dead_text,
     evidence_lines,
     forced_text,
     holdout_text,
     objective_text,
-    proof_text,
     unlimited_text,
 )
 from ladder_opt.units import duration_text, hours_text
-
-
-def capital(sentence: str) -> str:
-    """A sentence with a large first letter and a full stop, unless it begins with a name in code."""
-    first = sentence.split(" ", 1)[0]
-    start = sentence if "_" in first else sentence[:1].upper() + sentence[1:]
-    return start if start.endswith((".", ":", "?")) else f"{start}."
 
 
 def paragraphs(*sentences: str | None) -> str:
@@ -38,8 +33,15 @@ def paragraphs(*sentences: str | None) -> str:
 
 def ladders_section(plan: Plan) -> Section:
     """The rungs of the plan and of the default ladders."""
-    parts = [paragraphs(f"status: {proof_text(plan)}")]
-    parts.append("<h3>Plan</h3>")
+    parts = [
+        (
+            "<p>A decode step is padded up to the next rung of each ladder: "
+            "<code>num_seqs</code> counts its decoding sequences, <code>num_blocks</code> the KV blocks "
+            f"(of {plan.engine.block_size} tokens) of the longest of them. Steps of fewer than "
+            f"{plan.engine.min_batched_seqs} sequences meet no ladder.</p>"
+        ),
+        "<h3>Plan</h3>",
+    ]
     parts.append(_rung_lists(plan.num_seqs, plan.num_blocks, plan.ragged, css="ladder plan"))
     if plan.query_lens is not None:
         parts += [
@@ -50,12 +52,6 @@ def ladders_section(plan: Plan) -> Section:
     if default is not None:
         parts.append("<h3>Default</h3>")
         parts.append(_rung_lists(default.num_seqs, default.num_blocks, None, css="ladder"))
-    parts.append(
-        "<p>A decode step is padded up to the next rung of each ladder: "
-        "<code>num_seqs</code> counts its decoding sequences, <code>num_blocks</code> the KV blocks "
-        f"(of {plan.engine.block_size} tokens) of the longest of them. Steps of fewer than "
-        f"{plan.engine.min_batched_seqs} sequences meet no ladder.</p>"
-    )
     return Section(key="ladders", title="Ladders", body="\n".join(parts))
 
 
@@ -91,9 +87,9 @@ def comparison_section(plan: Plan) -> Section:
     body = [
         scrolled(table(columns, rows, caption="Plan and baselines on the same steps"), label="Comparison"),
         paragraphs(
-            f"in all: {objective_text(plan)}",
-            "warm-up: what a server start takes; overpay: KV pages gathered above the ragged floor; pow2 to "
-            "uniform: the Spyre plugin's KV presets as block ladders",
+            f"in all: {objective_text(plan).removeprefix('objective = ')}",
+            "warm-up: what a server start takes; overpay: padding that ladders can avoid, as a share of the "
+            "KV pages that no ladder can; pow2 to uniform: the Spyre plugin's KV presets as block ladders",
             holdout_text(plan),
             unlimited_text(plan),
             alternative_text(plan),
@@ -102,14 +98,14 @@ def comparison_section(plan: Plan) -> Section:
     return Section(key="comparison", title="Plan against default and presets", body="\n".join(body))
 
 
-def robust_section(plan: Plan) -> Section | None:
+def robust_section(plan: Plan, names: Mapping[str, str]) -> Section | None:
     """What each workload of a robust plan pays."""
     robust = plan.result.robust
     if robust is None:
         return None
     rows = [
         (
-            each.path,
+            names.get(each.path, each.path),
             f"{each.restarts:.4g}",
             hours_text(each.objective_seconds),
             hours_text(
@@ -233,8 +229,34 @@ def rungs_section(plan: Plan, data: RungsData) -> Section:
     )
 
 
-def provenance_section(plan: Plan, *, name: str) -> Section:
-    """What the plan was made from, by what, asked for what."""
+_TRAFFIC_SHARES = (0.05, 0.5, 0.95, 0.99, 1.0)
+
+
+def traffic_section(traffic: PlanTraffic, notes: Sequence[str], names: Mapping[str, str]) -> Section:
+    """The traffic at a glance, from the plan alone."""
+    at = [traffic.shares.index(share) for share in _TRAFFIC_SHARES if share in traffic.shares]
+    rows = [
+        (what, *(f"{values[index]:,}" for index in at))
+        for what, values in (
+            ("prompt tokens", traffic.prompt_tokens),
+            ("output tokens", traffic.output_tokens),
+        )
+    ]
+    columns = ["", *("max" if traffic.shares[i] == 1 else f"p{100 * traffic.shares[i]:g}" for i in at)]
+    rate = traffic.requests_per_second
+    told = f"{traffic.requests:,.0f} requests that the engines take"
+    if rate is not None:
+        told += f", {rate:.3g} requests/s on each engine"
+    return Section(
+        key="trace",
+        title="The traffic at a glance",
+        body=paragraphs(told, *(without_folders(note, names) for note in notes))
+        + scrolled(table(columns, rows), label="Lengths"),
+    )
+
+
+def provenance_section(plan: Plan, names: Mapping[str, str], *, name: str) -> Section:
+    """What the plan was made from, by what, asked for what; here alone whole paths, to hover on."""
     made = plan.provenance
     engine = plan.engine.model_dump(exclude_none=True)
     rows: list[tuple[str, object]] = [
@@ -245,7 +267,10 @@ def provenance_section(plan: Plan, *, name: str) -> Section:
         ("cost model", f"{made.cost_name or 'unnamed'}, SHA-256 {made.cost_sha256}"),
         ("engine", ", ".join(f"{key} {value}" for key, value in engine.items())),
     ]
-    inputs = [(each.path, each.format or "", f"{each.rows:,}", each.sha256) for each in made.inputs]
+    inputs = [
+        (Hover(names.get(each.path, each.path), each.path), each.format or "", f"{each.rows:,}", each.sha256)
+        for each in made.inputs
+    ]
     parts = [f'<div class="wrap">{facts(rows)}</div>']
     if inputs:
         parts.append(

@@ -22,6 +22,13 @@ _VERDICTS = {
 }
 
 
+def capital(sentence: str) -> str:
+    """A sentence with a large first letter and a full stop, unless it begins with a file or a code name."""
+    first = sentence.split(" ", 1)[0].rstrip(".:?")
+    start = sentence if {"_", ".", "/"} & set(first) else sentence[:1].upper() + sentence[1:]
+    return start if start.endswith((".", ":", "?")) else f"{start}."
+
+
 def number_in(part: Mapping[str, Any] | None, key: str) -> float | None:
     """A finite number of a free-form part of a plan file, which may hold anything."""
     value = (part or {}).get(key)
@@ -63,16 +70,22 @@ def saving_text(plan: Plan) -> str:
     return text if default.within_limits else f"{text}, which are over the limits"
 
 
+def engines_text(plan: Plan) -> str:
+    """Whose time a sum is."""
+    engines = f"{plan.replicas:,} engines" if plan.replicas > 1 else "one engine"
+    robust = plan.result.robust
+    workloads = 0 if robust is None else len(robust.workloads)
+    return f"{engines} for each of {workloads} workloads" if workloads > 1 else engines
+
+
 def context_lines(plan: Plan) -> list[str]:
     """What the numbers are of: traffic, engine, prices, and how much of the work they cover."""
     engine, result, replay = plan.engine, plan.result, plan.provenance.replay
-    replicas = number_in(plan.provenance.asked, "replicas") or 1
-    engines = f"{replicas:,} engines" if replicas > 1 else "one engine"
     limits = (
         f"{engine.max_num_seqs} sequences, {engine.max_model_len:,} tokens, blocks of {engine.block_size}"
     )
     requests, rounds = number_in(replay, "requests"), number_in(replay, "rounds")
-    traffic = "a steps histogram" if requests is None else f"{requests:,} requests on {engines}"
+    traffic = "a steps histogram" if requests is None else f"{requests:,} requests on {engines_text(plan)}"
     prices = f"cost model {printable(plan.provenance.cost_name or 'unnamed')}, kernel {plan.kernel}"
     if rounds is not None:
         prices += f"; {rounds} rounds of replay and solve"
@@ -85,18 +98,36 @@ def context_lines(plan: Plan) -> list[str]:
     return [f"{traffic} ({limits})", prices, work]
 
 
+_LIMITS = ("max_variants", "warmup_budget_seconds", "guard", "num_seqs", "num_blocks")
+
+
+def _solves_query_lens(plan: Plan) -> bool:
+    return (plan.provenance.asked or {}).get("query_lens") in (None, "solve")
+
+
+def _is_limited(plan: Plan) -> bool:
+    """Whether only some ladders were to be had."""
+    asked = plan.provenance.asked or {}
+    return any(asked.get(name) for name in _LIMITS) or not _solves_query_lens(plan)
+
+
+def plain_proof_text(plan: Plan) -> str:
+    """How good the plan is known to be, to go on in a sentence: the proof, or the gap."""
+    result = plan.result
+    within = "that keep to the limits asked for " if _is_limited(plan) else ""
+    if result.robust is not None:
+        return robust_status(result.robust, limited=_is_limited(plan)).split(": ", 1)[-1]
+    if result.status == "optimal":
+        return f"no ladders {within}cost less: proven"
+    if result.status == "feasible":
+        return f"they cost at most {result.gap:.2%} more than the best ladders {within}would"
+    return f"the best ladders would cost at most {result.gap:.2%} less"
+
+
 def proof_text(plan: Plan) -> str:
     """How good the plan is known to be."""
     result = plan.result
-    asked = plan.provenance.asked or {}
-    solved_for = asked.get("query_lens") in (None, "solve")
-    limited = (
-        any(
-            asked.get(name)
-            for name in ("max_variants", "warmup_budget_seconds", "guard", "num_seqs", "num_blocks")
-        )
-        or not solved_for
-    )
+    solved_for, limited = _solves_query_lens(plan), _is_limited(plan)
     if result.robust is not None:
         proof = robust_status(result.robust, limited=limited)
     elif result.status == "optimal":
@@ -118,7 +149,8 @@ def objective_text(plan: Plan) -> str:
     less = f" - {duration_text(startup)} of start-up that no ladder changes" if startup else ""
     starts = f"{plan.result.restarts:.4g} server start{'' if plan.result.restarts == 1 else 's'}"
     what = "batched decode" if plan.target == "plugin" else "batched decode and per-sequence attention"
-    return f"objective = step time of {what} + {starts} x (warm-up{less})"
+    summed = f", {engines_text(plan)} added up," if engines_text(plan) != "one engine" else ""
+    return f"objective = step time of {what}{summed} + {starts} x (warm-up{less})"
 
 
 def rung_name(rung: PlanRung) -> str:

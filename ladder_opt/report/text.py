@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,21 +33,13 @@ from ladder_opt.report.sentences import (
     verdict_text,
 )
 from ladder_opt.report.uncertainty import uncertainty_text
+from ladder_opt.trace.reasons import set_aside_facts
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
 
-MIN_WIDTH = 100
 _RUNGS_SHOWN = 8
 
 _LADDER_NAMES = ("num_seqs", "num_blocks", "query_lens")
-
-
-def console(*, stderr: bool = False) -> Console:
-    """A console that never wraps tables below a readable width, also in a pipe."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    if made.width < MIN_WIDTH and not made.is_terminal:
-        made.width = MIN_WIDTH
-    return made
 
 
 def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
@@ -76,7 +68,7 @@ def replay_text(replay: Replay) -> RenderableType:
     table = _facts()
     facts: list[tuple[str, str]] = [
         ("requests replayed", f"{replay.requests:,}"),
-        *((f"set aside: {reason}", f"{count:,}") for reason, count in sorted(replay.set_aside.items())),
+        *set_aside_facts(replay.set_aside, replay.requests),
         ("engine steps", f"{replay.engine_steps:,}"),
         ("  with decodes", f"{replay.steps.total_steps:,.0f} in {len(replay.steps):,} cells"),
         ("  prefill only", f"{replay.prefill_only_steps:,}"),
@@ -98,7 +90,7 @@ def replay_text(replay: Replay) -> RenderableType:
         ("server time (--span)", duration_text(replay.server_seconds)),
     ]
     for name, value in facts:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return table
 
 
@@ -108,8 +100,8 @@ def summary_text(summary: TraceSummary, *, path: str) -> RenderableType:
     table.add_row("file", Text(path))
     table.add_row("format", ", ".join(summary.formats) or "ladder_opt")
     table.add_row("requests", f"{summary.requests:,} of {summary.rows:,} rows")
-    for reason, count in summary.set_aside.items():
-        table.add_row(f"set aside: {reason}", f"{count:,}")
+    for reason, count in set_aside_facts(summary.set_aside, summary.requests):
+        table.add_row(reason, Text(count))
     if summary.span_seconds is None:
         table.add_row("arrivals", "none: replay needs --concurrency")
     else:

@@ -19,8 +19,12 @@ from ladder_opt.plot.compared import compared
 from ladder_opt.plot.ladder_data import OccupancyData
 from ladder_opt.plot.time_data import QUANTILES, CostData, FrontierData, StepSecondsData
 from ladder_opt.plot.trace_data import TraceData
+from ladder_opt.report.contents import Contents
+from ladder_opt.report.names import DIGITS_SHOWN, without_folders
 from ladder_opt.report.page import Chart, Section, scrolled
-from ladder_opt.report.sections import capital, paragraphs
+from ladder_opt.report.sections import paragraphs
+from ladder_opt.report.sentences import capital
+from ladder_opt.trace.reasons import set_aside_facts
 from ladder_opt.trace.summary import TraceSummary
 from ladder_opt.units import duration_text, hours_text
 
@@ -36,7 +40,6 @@ def occupancy_section(plan: Plan, steps: StepHistogram, data: OccupancyData) -> 
     return Section(
         key="occupancy",
         title="Batch shapes of this traffic",
-        body=paragraphs(told),
         chart=Chart(
             occupancy_figure(data),
             f"Heat map of {told}, over the number of sequences and the blocks of the longest, with the rungs "
@@ -81,14 +84,14 @@ def frontier_section(found: Frontier, data: FrontierData, plan: Plan) -> Section
     drawn = len(data.warmup_seconds)
     some = f", {drawn:,} of them drawn" if drawn < data.points_in_all else ""
     told = f"{data.points_in_all:,} pairs of ladders that none beats in both warm-up and step time"
-    lines = [f"{told} ({whole}{some}), on the plan's own steps"]
+    lines = [f"{told} ({whole}{some})"]
     if data.complete:
         before, after = found.minute_before(found.chosen), found.minute_after(found.chosen)
-        where = f"where the cost in all is least, at {data.restarts:.4g} server starts,"
+        line = f"where the cost in all is least, at {data.restarts:.4g} server starts, one more minute of "
+        line += f"warm-up would save {duration_text(after) if after > 0 else 'nothing'}"
         if before is not None:
-            lines.append(f"{where} the last minute of warm-up saved {duration_text(before)} of step time")
-        saves = f"would save {duration_text(after)}" if after > 0 else "would save nothing"
-        lines.append(f"{where} the next minute of warm-up {saves}")
+            line += f", one less would cost {duration_text(before)}"
+        lines.append(line)
     if plan.structure == "ragged":
         lines.append("the frontier is of two independent ladders; a ragged plan may lie below it")
     wanted = np.unique(np.linspace(0, drawn - 1, min(drawn, _FRONTIER_ROWS)).round().astype(int))
@@ -122,12 +125,9 @@ def frontier_section(found: Frontier, data: FrontierData, plan: Plan) -> Section
             frontier_figure(data),
             f"Curve of {data.points_in_all:,} trade-offs of warm-up and step time, with the plan, the "
             "default ladders and the presets as points.",
-            "Lower is faster serving, further left a faster start. "
-            + (
-                "What lies above the curve can be had for less of the one without more of the other."
-                if data.complete
-                else "The curve is the best known: pairs may be missing (--frontier-time 5m finds more)."
-            ),
+            "Lower is faster serving, left a faster start. Knee: where the curve bends; further right, "
+            "more variants save little."
+            + ("" if data.complete else " <code>--frontier-time 5m</code> finds more of the curve."),
         ),
         table=scrolled(table(("ladders", "warm-up", "step time", "variants"), rows), label="Frontier"),
     )
@@ -166,14 +166,20 @@ def step_seconds_section(data: StepSecondsData) -> Section:
     )
 
 
-def trace_section(data: TraceData, summaries: tuple[tuple[str, TraceSummary], ...]) -> Section:
+def trace_section(data: TraceData, contents: Contents) -> Section:
     """Arrivals, lengths, batches over time."""
+    names, digests = contents.names, {each.path: each.sha256 for each in contents.sources}
+    summaries = [
+        (", ".join(names.get(part, part) for part in path.split(", ")), digests.get(path), summary)
+        for path, summary in contents.summaries
+    ]
     body = []
-    for name, summary in summaries:
-        body.append(f'<div class="wrap">{facts(_summary_rows(summary), caption=name)}</div>')
-        body += [paragraphs(f"note: {note}") for note in summary.notes]
+    for name, digest, summary in summaries:
+        caption = name if digest is None else f"{name}, SHA-256 {digest[:DIGITS_SHOWN]}..."
+        body.append(f'<div class="wrap">{facts(_summary_rows(summary), caption=caption)}</div>')
+    body.append(paragraphs(*(without_folders(note, names) for note in contents.notes)))
     lengths = []
-    for name, summary in summaries:
+    for name, _, summary in summaries:
         for kind, values in (("prompt", summary.prompt_tokens), ("output", summary.output_tokens)):
             if values:
                 where = f"{kind} tokens" if len(summaries) == 1 else f"{kind} tokens, {name}"
@@ -203,7 +209,7 @@ _LENGTHS = ("p1", "p5", "p25", "p50", "p75", "p95", "p99", "max", "mean")
 
 def _summary_rows(summary: TraceSummary) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = [("requests", f"{summary.requests:,} of {summary.rows:,} rows")]
-    rows += [(f"set aside: {reason}", f"{count:,}") for reason, count in summary.set_aside.items()]
+    rows += set_aside_facts(summary.set_aside, summary.requests)
     if summary.span_seconds is not None:
         rows.append(("span", duration_text(summary.span_seconds)))
     if summary.requests_per_second is not None:
@@ -227,12 +233,8 @@ def cost_section(data: CostData, *, name: str, kernel: str, startup_seconds: flo
         for each in data.parameters
     ]
     intervals = any(each.low is not None for each in data.parameters)
-    told = (
-        f"cost model {name}, kernel {kernel}: every second in this report is its, and no measurement of a "
-        "server with these ladders"
-    )
     lines = [
-        told,
+        f"every second in this report comes from the cost model {name}, kernel {kernel}",
         f"a start takes {duration_text(startup_seconds)} before the first variant"
         if startup_seconds
         else None,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
 from ladder_opt.markup import facts as fact_table
+from ladder_opt.trace.reasons import set_aside_facts
 from ladder_opt.units import duration_text
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Trace:
             if len(tokens):
                 median = float(np.median(tokens))
                 facts.append((name, f"{tokens.min():,} to {tokens.max():,}, median {median:,.0f}"))
-        facts += [(f"set aside: {reason}", f"{count:,}") for reason, count in self.set_aside.items()]
+        facts += set_aside_facts(self.set_aside, len(self))
         facts += [("file", source.path) for source in self.sources]
         facts += [("note", note) for note in self.notes]
         return fact_table(facts, caption="Trace")

@@ -71,6 +71,7 @@ class Run:
         found = main(arguments)
         captured = self.capsys.readouterr()
         assert found == code, captured.err
+        assert [line for line in captured.out.splitlines() if line != line.rstrip()] == []
         return Ran(found, captured.out, captured.err)
 
     def fails(self, *arguments: str, code: int = 2) -> str:
@@ -543,7 +544,8 @@ def test_requests_set_aside_are_warned_of(folder: Path, run: Run) -> None:
     ran = run("simulate", "trace.csv", *arguments, code=1)
     line, behind = ran.err.splitlines()
     assert line.startswith("warning: ")
-    assert line.endswith(" requests set aside: beyond_max_model_len")
+    told = "41 of 120 requests (34.17%) set aside: prompt and output together are longer than max_model_len"
+    assert line == f"warning: {told}"
     assert behind.startswith("warning: the engine falls behind: the last request ends ")
 
 
@@ -718,7 +720,7 @@ def test_trace_info_convert_and_synth(folder: Path, run: Run) -> None:
     assert Path("a.parquet").read_bytes() == Path("b.parquet").read_bytes()
     assert len(read_trace("a.parquet")) == 50
     ran = run("trace", "info", "trace.csv", "--max-model-len", "1000", "--strict", code=1)
-    assert "requests set aside: beyond_max_model_len" in ran.err
+    assert "44 of 120 requests (36.67%) set aside: prompt and output together are longer" in ran.err
 
 
 # A process of its own.

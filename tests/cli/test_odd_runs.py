@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from ladder_opt.cli import main
+from ladder_opt.errors import InputError
+from ladder_opt.plan.plan import read_plan
+from ladder_opt.report.html import write_report
 
 STEPS = "num_seqs,num_blocks,steps\n4,1,10\n5,3,100\n9,17,40.5\n20,40,3\n2,5,7\n"
 ENGINE = ["--max-num-seqs", "5", "--max-model-len", "640"]
@@ -165,3 +168,39 @@ def test_options_of_traces_do_not_go_with_a_histogram(
     assert complaint(capsys, "tune", "--steps", "steps.csv", option, value) == (
         f"{option}: found with --steps, expected with traces alone"
     )
+
+
+def test_a_report_never_replaces_what_its_plan_was_made_from(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "--steps", "steps.csv", "-o", "p.json"]) == 0
+    capsys.readouterr()
+    refused = "found a file that the plan was made from, expected another file for the output"
+    assert complaint(capsys, "report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
+    (folder / "link.csv").symlink_to("steps.csv")
+    assert complaint(capsys, "report", "p.json", "-o", "./link.csv") == f"link.csv: {refused}"
+    (folder / "copy.csv").write_text(STEPS, encoding="utf-8")  # the same bytes elsewhere
+    assert complaint(capsys, "report", "p.json", "-o", "copy.csv") == f"copy.csv: {refused}"
+    (folder / "steps.csv").write_text("changed since", encoding="utf-8")  # the same path, other bytes
+    assert complaint(capsys, "report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
+    (folder / "figures").mkdir()
+    (folder / "figures/occupancy.svg").write_text(STEPS, encoding="utf-8")
+    arguments = ["report", "p.json", "--figures", "figures", "--frontier-time", "0s"]
+    assert complaint(capsys, *arguments) == f"figures/occupancy.svg: {refused}"
+    with pytest.raises(InputError, match="made from"):
+        write_report(read_plan("p.json"), "copy.csv", frontier_seconds=0)
+    assert (folder / "steps.csv").read_text(encoding="utf-8") == "changed since"
+    assert (folder / "copy.csv").read_text(encoding="utf-8") == STEPS
+    (folder / "old.html").write_text("an old report", encoding="utf-8")
+    assert main(["report", "p.json", "-o", "old.html", "--frontier-time", "0s"]) == 0
+
+
+def test_paths_of_a_hostile_plan_do_no_harm_to_the_output(folder: Path) -> None:
+    assert main(["tune", "--steps", "steps.csv", "-o", "p.json"]) == 0
+    plan = json.loads((folder / "p.json").read_text(encoding="utf-8"))
+    plan["provenance"]["inputs"] = [
+        {"path": path, "sha256": "x", "rows": 1} for path in ("a\0b", "", "/", "x" * 5000, "\udcff")
+    ]
+    (folder / "p.json").write_text(json.dumps(plan), encoding="utf-8")
+    (folder / "r.html").write_text("an old report", encoding="utf-8")
+    assert main(["report", "p.json", "-o", "r.html", "--frontier-time", "0s"]) == 0

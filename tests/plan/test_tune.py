@@ -372,7 +372,9 @@ def test_requests_set_aside_are_told() -> None:
         trace.arrival_seconds, np.where(np.arange(300) < 3, 4000, trace.prompt_tokens), trace.output_tokens
     )
     plan = tune(long, make_cost(), engine=ENGINE)
-    assert plan.warnings[0] == "requests set aside: 3 beyond_max_model_len"
+    assert plan.warnings[0] == (
+        "3 of 300 requests (1.00%) set aside: prompt and output together are longer than max_model_len"
+    )
 
 
 def test_an_engine_that_falls_behind_is_told() -> None:

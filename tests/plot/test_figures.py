@@ -15,7 +15,8 @@ from ladder_opt import plot
 from ladder_opt.cost.model import read_cost_model
 from ladder_opt.errors import UsageError
 from ladder_opt.occupancy.replay import simulate
-from ladder_opt.plan.frontier import frontier
+from ladder_opt.occupancy.steps_file import read_steps, write_steps
+from ladder_opt.plan.frontier import frontier, plan_frontier
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.plan import Plan, plan_from_dict
 from ladder_opt.plot import _matplotlib, _plotly
@@ -111,6 +112,110 @@ def test_a_plan_without_steps_or_prices_is_told() -> None:
     del data["cost"]
     with pytest.raises(UsageError, match="cost_model: found none in the plan"):
         plot.step_seconds(plan_from_dict(data))
+
+
+def test_a_plan_stands_for_what_it_holds() -> None:
+    plan = make_plan()
+    assert len(plot.frontier(plan).data) == len(plot.frontier(plan_frontier(plan), plan).data)
+    cost, engine = plot.cost(plan), plot.cost(make_cost(), ENGINE)
+    assert [line.name for line in cost.data] == [line.name for line in engine.data]
+    data = plan.to_dict()
+    del data["cost"]
+    bare = plan_from_dict(data)
+    with pytest.raises(UsageError, match="model: found none in the plan, expected one"):
+        plot.cost(bare)
+    with pytest.raises(UsageError, match="frontier: found a plan that does not hold its prices"):
+        plot.frontier(bare)
+
+
+def test_a_steps_file_stands_for_its_histogram(tmp_path: Path) -> None:
+    write_steps(STEPS, tmp_path / "s.csv")
+    file = read_steps(tmp_path / "s.csv")
+    assert len(plot.occupancy(file, engine=ENGINE).data) == 1
+    assert plot.step_seconds(make_plan(), file).data
+
+
+ODD: dict[str, Any] = {
+    "a path": Path("plan.json"),
+    "a text": "plan.json",
+    "nothing": None,
+    "a number": 3,
+    "an array": np.arange(3),
+    "a dict": {"schema": "ladder_opt/plan/1"},
+    "a list of texts": ["trace.csv"],
+    "no traces": [],
+    "a plan": make_plan(),
+    "a cost model": make_cost(),
+    "an engine": ENGINE,
+    "a histogram": STEPS,
+    "a trace": make_trace(requests=5),
+    "the class": Plan,
+}
+CALLS: dict[str, tuple[Any, str, set[str]]] = {
+    "occupancy": (lambda odd: plot.occupancy(odd, engine=ENGINE), "steps: found ", {"a plan", "a histogram"}),
+    "occupancy of": (lambda odd: plot.occupancy(STEPS, odd), "plan: found ", {"a plan", "nothing"}),
+    "occupancy, engine": (
+        lambda odd: plot.occupancy(STEPS, engine=odd),
+        "engine: found ",
+        {"an engine", "nothing"},
+    ),
+    "waste": (plot.waste, "plan: found ", {"a plan"}),
+    "rungs": (plot.rungs, "plan: found ", {"a plan"}),
+    "step_seconds": (plot.step_seconds, "plan: found ", {"a plan"}),
+    "step_seconds, steps": (
+        lambda odd: plot.step_seconds(make_plan(), odd),
+        "steps: found ",
+        {"a plan", "a histogram", "nothing"},
+    ),
+    "step_seconds, prices": (
+        lambda odd: plot.step_seconds(make_plan(), None, odd),
+        "cost_model: found ",
+        {"a plan", "a cost model", "nothing"},
+    ),
+    "frontier": (plot.frontier, "frontier: found ", {"a plan"}),
+    "frontier, plan": (
+        lambda odd: plot.frontier(plan_frontier(make_plan()), odd),
+        "plan: found ",
+        {"a plan", "nothing"},
+    ),
+    "trace": (plot.trace, "traces", {"a trace"}),
+    "trace, replay": (lambda odd: plot.trace(make_trace(requests=5), odd), "replay: found ", {"nothing"}),
+    "trace, replicas": (
+        lambda odd: plot.trace(make_trace(requests=5), replicas=odd),
+        "replicas: found ",
+        {"a number"},
+    ),
+    "cost": (plot.cost, "model: found ", {"a plan", "a cost model"}),
+    "cost, engine": (lambda odd: plot.cost(make_cost(), odd), "engine: found ", {"an engine", "nothing"}),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_will_not_do_is_one_line(call: str, kind: str) -> None:
+    draw, start, fine = CALLS[call]
+    if kind in fine:
+        assert draw(ODD[kind]).data
+        return
+    with pytest.raises(UsageError) as caught:
+        draw(ODD[kind])
+    line = str(caught.value)
+    assert line.startswith(start)
+    assert ", expected " in line
+    assert len(line.splitlines()) == 1
+    assert len(line) < 250
+    if kind in ("a path", "a text"):
+        assert "found the path or text 'plan.json', expected " in line
+        assert line.endswith("(lo.read_plan, lo.read_trace, lo.read_steps and lo.read_cost_model read files)")
+
+
+def test_a_replay_without_a_timeline_is_told() -> None:
+    for few in (0, -1, True, 1.5):
+        with pytest.raises(UsageError, match=r"replicas: found .*, expected a whole number"):
+            plot.trace(make_trace(requests=5), replicas=few)  # type: ignore[arg-type]
+    trace = make_trace(requests=30)
+    with pytest.raises(UsageError, match="replay: found one without a timeline, expected one made with"):
+        plot.trace(trace, simulate(trace, ENGINE, make_cost()))
 
 
 def test_neither_pyplot_nor_a_backend_is_set_up(tmp_path: Path) -> None:

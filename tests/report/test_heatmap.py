@@ -16,7 +16,8 @@ from ladder_opt.plan.plan import plan_from_dict
 from ladder_opt.plan.tune import evaluate
 from ladder_opt.plot.ladder_data import occupancy_data
 from ladder_opt.report.heatmap import ASCII_SHADES, SHADES, HeatMap, shade_rows
-from ladder_opt.report.text import console, plan_text
+from ladder_opt.report.terminal import console
+from ladder_opt.report.text import plan_text
 from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan
 
 

@@ -112,8 +112,8 @@ def test_the_verdict_comes_first_and_in_words() -> None:
     assert saved > 0
     text = page_of(plan).text
     share = f"{saved / default.objective_seconds:.1%}"
-    assert f"({share}) of what this traffic takes with the default ladders" in text
-    assert "Load this plan: it saves" in text
+    assert f"Load this plan: it saves {share} (" in text
+    assert ") against the default ladders" in text
     assert (
         "There is nothing to load: this traffic never reaches the batched kernel."
         in page_of(MAKERS["not used"]()).text
@@ -287,7 +287,7 @@ def test_other_traffic_than_the_plans_is_told(tmp_path: Path, monkeypatch: pytes
     assert "is not what the plan was made from" not in Path("r.html").read_text(encoding="utf-8")
     write_steps(STEPS.scaled(2.0), "s.csv")
     assert main(["report", "p.json", "--steps", "s.csv", "-o", "r.html", "--frontier-time", "0s"]) == 0
-    assert "the steps are not those that the plan was priced on" in Path("r.html").read_text(encoding="utf-8")
+    assert "The steps are not those that the plan was priced on" in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_hostile_options_of_a_run_are_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.plan import Plan, plan_from_dict
 from ladder_opt.plan.tune import tune
-from ladder_opt.report.text import console, plan_text
+from ladder_opt.report.terminal import console
+from ladder_opt.report.text import plan_text
 from ladder_opt.trace.table import Trace
 from ladder_opt.units import duration_text
 from tests.plan.plans import ENGINE, make_cost, make_trace

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.plan.plan import Plan, plan_from_dict
 from ladder_opt.plan.tune import tune
-from ladder_opt.report.text import MIN_WIDTH, console, plan_text, replay_text, summary_text
+from ladder_opt.report.terminal import MIN_WIDTH, _TrimmingConsole, console
+from ladder_opt.report.text import plan_text, replay_text, summary_text
 from ladder_opt.trace.summary import summarize
 from ladder_opt.trace.table import Trace
 from tests.plan.plans import ENGINE, make_cost, make_plan, make_trace
@@ -134,10 +138,53 @@ def test_a_trace_of_one_request_and_one_of_sessions(printed: Printed) -> None:
         set_aside={"unreadable": 3},
     )
     text = printed(summary_text(summarize(rich), path="t"))
-    for part in ("cached share of prompts", "50.0%", "sessions", "20", "set aside: unreadable", "3"):
+    for part in (
+        "cached share of prompts",
+        "50.0%",
+        "sessions",
+        "20",
+        "set aside",
+        "3 of 203 requests (1.48%): a value of theirs is missing or no number",
+    ):
         assert part in text
 
 
 def test_an_empty_trace_prints(printed: Printed) -> None:
     empty = Trace(np.array([], float), np.array([], np.int64), np.array([], np.int64))
     assert "requests" in printed(summary_text(summarize(empty), path="t"))
+
+
+def test_no_line_ends_in_blanks_and_nothing_else_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("ladders")
+    table.add_column("rungs", justify="right")
+    table.add_column("")
+    table.add_row("plan", "5", "")
+    table.add_row("default", "12", "over limits")
+    parts = Group(Text("a  "), "", table, Text("  b", style="bold on red"))
+    console().print(parts)
+    printed = capsys.readouterr().out
+    assert printed.splitlines() == [
+        "a",
+        "",
+        "ladders  rungs",
+        "plan         5",
+        "default     12  over limits",
+        "  b",
+    ]
+    Console(width=MIN_WIDTH, highlight=False).print(parts)
+    plain = capsys.readouterr().out
+    assert [line.rstrip() for line in plain.splitlines()] == printed.splitlines()
+    assert plain.endswith("\n")
+    assert printed.endswith("b\n")
+
+
+def test_colours_on_a_terminal_stay_and_blanks_go() -> None:
+    stream = io.StringIO()
+    terminal = _TrimmingConsole(file=stream, force_terminal=True, color_system="truecolor", width=20)
+    terminal.print(Text("ab", style="bold"), "x [not a tag] ", Text("c   ", style="red"))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "\x1b[1mab\x1b[0m"
+    assert lines[-1] == "\x1b[31mc\x1b[0m"
+    terminal.print(Text("long " * 8), soft_wrap=True)
+    assert stream.getvalue().endswith(f"{('long ' * 8).rstrip()}\n")
