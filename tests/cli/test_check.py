@@ -14,7 +14,7 @@ from ladder_opt.plan.export import export_plan
 from ladder_opt.plan.plan import Plan, write_plan
 from ladder_opt.vllm_plugin.loading import bucketer_for
 from ladder_opt.vllm_plugin.serve_file import read_additional_config
-from tests.cli.test_cli import Run
+from tests.cli.runs import TUNE, Run
 from tests.plan.plans import ENGINE, make_plan
 from tests.vllm_plugin.engines import make_vllm_config
 
@@ -190,3 +190,22 @@ def test_reading_leaves_other_settings_alone(place: Path) -> None:
 def test_the_inline_plan_is_the_plan(place: Path) -> None:
     inline = read_additional_config("serve.yaml")["ladder_opt"]
     assert Plan.model_validate(json.loads(json.dumps(inline))).num_blocks == PLAN.num_blocks
+
+
+def test_check_says_what_the_bucketer_uses(folder: Path, run: Run) -> None:
+    plan = run(*TUNE, "-o", "p.json", "--json").json()
+    report = run("check", "p.json", "--json").json()
+    assert report["source"] == "p.json"
+    assert report["engine"] == plan["engine"]
+    assert (report["num_seqs"], report["num_blocks"]) == (plan["num_seqs"], plan["num_blocks"])
+    assert report["num_variants"] == plan["result"]["num_variants"]
+    assert report["warnings"] == []
+    ran = run("check", "p.json", "--max-num-seqs", "16", "--strict", "--json", code=1)
+    warning = "num_seqs: max_num_seqs = 16 was missing and was added as the top rung"
+    assert ran.json()["num_seqs"] == [*plan["num_seqs"], 16]
+    assert ran.json()["warnings"] == [warning]
+    assert ran.err == f"warning: {warning}\n"
+    assert "variants" in run("check", "p.json").out
+    assert run.fails("check", "p.json", "--block-size", "256") == (
+        "p.json: engine.block_size: found a plan for block_size 128, expected the engine's 256"
+    )
