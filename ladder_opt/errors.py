@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _SHORTEST_START = 3  # letters of a name that tell which one is meant
+_MOST_NAMED = 3
+_ALIKE = 0.75  # difflib's ratio from which on a name may have been meant: one slip in four letters
 
 
 class LadderOptError(Exception):
@@ -75,16 +77,25 @@ def one_of(names: Iterable[str], found: object, *, other: str = "") -> str:
     return f"one of {', '.join(names)}{other}{did_you_mean(found, names)}"
 
 
-def did_you_mean(found: object, names: Iterable[str]) -> str:
-    """`; did you mean NAME?` where one is near, else nothing."""
+def did_you_mean(found: object, names: Iterable[str], *, ignoring: str = "") -> str:
+    """`; did you mean NAME?` where one is near, or some begin so; else nothing.
+
+    Args:
+        found: what stood there.
+        names: what would have done.
+        ignoring: what all names begin with, which makes none of them alike.
+    """
     import difflib  # noqa: PLC0415  (only for a message)
 
-    by_folded = {name.lower(): name for name in names}
-    folded = str(found)[:100].lower()
-    near = difflib.get_close_matches(folded, by_folded, n=1)
-    if not near and len(folded) >= _SHORTEST_START:
+    by_folded = {name.removeprefix(ignoring).lower(): name for name in names}
+    folded = str(found)[:100].removeprefix(ignoring).lower()
+    near = []
+    if len(folded) >= _SHORTEST_START:
         near = [name for name in by_folded if name.startswith(folded)]
-    return f"; did you mean {by_folded[near[0]]}?" if near else ""
+    near = near or difflib.get_close_matches(folded, by_folded, n=1, cutoff=_ALIKE)
+    if not 0 < len(near) <= _MOST_NAMED:
+        return ""
+    return f"; did you mean {' or '.join(by_folded[name] for name in near)}?"
 
 
 class SolveError(LadderOptError, ValueError):

@@ -26,8 +26,9 @@ from ladder_opt.cli import (
     tune,
     verify,
 )
-from ladder_opt.cli.options import command
+from ladder_opt.cli.options import ENGINE_OF_A_PLAN, ENGINE_OF_THE_PLAN, command
 from ladder_opt.cli.output import one_line, say
+from ladder_opt.cli.usage import Group
 from ladder_opt.errors import InternalError, LadderOptError
 
 EXIT_DONE, EXIT_WARNED, EXIT_BAD_INPUT, EXIT_OUR_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
@@ -35,6 +36,7 @@ _INTERRUPTED = "interrupted"
 
 app = typer.Typer(
     name="ladder-opt",
+    cls=Group,
     help="Bucket ladders for vLLM's batched decode attention on IBM Spyre, proven from request traces.",
     no_args_is_help=False,
     add_completion=True,
@@ -42,16 +44,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 command(app, "tune")(tune.run)
-command(app, "evaluate")(evaluate.run)
+command(app, "evaluate", defaults=ENGINE_OF_A_PLAN)(evaluate.run)
 command(app, "simulate")(simulate.run)
 command(app, "frontier")(frontier.run)
 command(app, "sweep")(sweep.run)
 command(app, "calibrate")(calibrate.run)
 command(app, "measure")(measure.run)
-command(app, "check")(check.run)
+command(app, "check", defaults=ENGINE_OF_A_PLAN)(check.run)
 command(app, "export")(export.run)
-command(app, "verify")(verify.run)
-command(app, "drift")(drift.run)
+command(app, "verify", defaults=ENGINE_OF_THE_PLAN)(verify.run)
+command(app, "drift", defaults=drift.OF_THE_PLAN)(drift.run)
 command(app, "report")(report.run)
 app.add_typer(trace.app, name="trace")
 

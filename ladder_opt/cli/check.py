@@ -15,11 +15,13 @@ from ladder_opt.bucketer.environment import ENVIRONMENT_LISTS
 from ladder_opt.cli.options import EngineOptions
 from ladder_opt.cli.output import exit_code, print_json, warn
 from ladder_opt.errors import UsageError
+from ladder_opt.plan.plan import Plan, read_plan
 from ladder_opt.vllm_plugin.loading import load_plan, unknown_settings
 from ladder_opt.vllm_plugin.serve_file import read_additional_config
 from ladder_opt.vllm_plugin.settings import PLAN_KEY, PLAN_VARIABLE, Settings
 
 _OF_THE_FILE, _OF_THE_ARGUMENT, _OF_THE_VARIABLE = f"additional_config.{PLAN_KEY}", "PLAN.json", PLAN_VARIABLE
+_INLINE = "inline"
 
 
 def run(
@@ -40,6 +42,8 @@ def run(
     Engine options that are not given are the plan's own. The Spyre plugin's variables
     SPYRE_ATTN_NUM_SEQS_BUCKETS, SPYRE_ATTN_KV_BUCKETS and SPYRE_ATTN_QUERY_BUCKETS count as they do in a
     server: set here, they win.
+
+    Ends with code 1 where PLAN.json is not the plan that a server with this file and this environment loads.
     """
     environ = dict(os.environ)
     if plan_path is not None:
@@ -55,7 +59,8 @@ def run(
     engine = engine_options.engine(None if plan is None else plan.to_engine())
     bucketer = Bucketer.from_engine(engine, plan=plan, environ=environ, plan_path=name)
     ladders = bucketer.ladders
-    warnings = [*_differing(sources), *unknown_settings(settings), *bucketer.warnings]
+    not_used = _not_used(sources, plan, plan_path)
+    warnings = [*not_used, *_differing(sources), *unknown_settings(settings), *bucketer.warnings]
     report = {
         "source": bucketer.source,
         "sources": dict(bucketer.sources),
@@ -81,7 +86,7 @@ def run(
         from ladder_opt.report.text import check_text  # noqa: PLC0415
 
         console().print(check_text(report))
-    return exit_code(strict=strict, warnings=warnings)
+    return 1 if not_used else exit_code(strict=strict, warnings=warnings)
 
 
 def _additional_config(engine_file: Path | None) -> Mapping[str, Any]:
@@ -93,7 +98,7 @@ def _plan_sources(of_file: Mapping[str, Any], plan_path: Path | None) -> list[di
     sources = []
     if of_file.get(PLAN_KEY) is not None:
         plan = of_file[PLAN_KEY]
-        sources.append({"source": _OF_THE_FILE, "plan": plan if isinstance(plan, str) else "inline"})
+        sources.append({"source": _OF_THE_FILE, "plan": plan if isinstance(plan, str) else _INLINE})
     if plan_path is not None:
         sources.append({"source": _OF_THE_ARGUMENT, "plan": str(plan_path)})
     if os.environ.get(PLAN_VARIABLE):
@@ -101,11 +106,47 @@ def _plan_sources(of_file: Mapping[str, Any], plan_path: Path | None) -> list[di
     return sources
 
 
+def _not_used(sources: list[dict[str, str]], plan: Plan | None, plan_path: Path | None) -> list[str]:
+    """A line where the plan that was asked about is not the one that a server loads.
+
+    Args:
+        sources: every place that names a plan.
+        plan: the plan in use here.
+        plan_path: the plan that was asked about.
+    """
+    if plan_path is None:
+        return []
+    of_server = [each for each in sources if each["source"] != _OF_THE_ARGUMENT]
+    if not of_server:
+        return []
+    wins = of_server[0]
+    if wins["plan"] == _INLINE:
+        if plan == read_plan(plan_path):
+            return []
+    elif _is_same_file(wins["plan"], plan_path):
+        return []
+    named = "a plan of its own" if wins["plan"] == _INLINE else wins["plan"]
+    if wins["source"] == _OF_THE_FILE:
+        why = f"a server takes {_OF_THE_FILE} before anything else, and it holds {named}, which is shown here"
+    else:
+        why = f"{PLAN_VARIABLE} names {named} in this environment, and a server takes what it names"
+    return [f"{plan_path} is not the plan that a server loads: {why}"]
+
+
+def _is_same_file(one: str, other: Path) -> bool:
+    """Whether two paths lead to one file; a file that is not there is no other's."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
 def _differing(sources: list[dict[str, str]]) -> list[str]:
-    """A warning for each plan that is named and not used."""
+    """A warning for each plan that the file or the environment names and another place's goes before."""
+    of_server = [each for each in sources if each["source"] != _OF_THE_ARGUMENT]
     return [
-        f"{other['source']} names {other['plan']}, which is not used: {sources[0]['source']} comes first, "
-        f"with {'a plan of its own' if sources[0]['plan'] == 'inline' else sources[0]['plan']}"
-        for other in sources[1:]
-        if other["plan"] != sources[0]["plan"]
+        f"{other['source']} names {other['plan']}, which is not used: {of_server[0]['source']} comes first, "
+        f"with {'a plan of its own' if of_server[0]['plan'] == _INLINE else of_server[0]['plan']}"
+        for other in of_server[1:]
+        if other["plan"] != of_server[0]["plan"]
     ]

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from ladder_opt.cli.job_options import JobOptions
-from ladder_opt.cli.options import EngineOptions, LoadOptions, ReadOptions, StepsOptions
-from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.options import ENGINE_OF_THE_PLAN, EngineOptions, LoadOptions, ReadOptions, StepsOptions
+from ladder_opt.cli.output import exit_code, one_line, print_json, progress_bar, say, warn
 from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.cli.traffic import Traffic, load_traffic
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine, ServerEngine
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import LadderOptError, UsageError
 from ladder_opt.files import check_output
 from ladder_opt.monitor.asked import replay_options_of, solve_options_of
 from ladder_opt.monitor.drift import DEFAULT_MAX_REGRET, cost_of, drift
 from ladder_opt.monitor.history import append_history, history_record
 from ladder_opt.monitor.prices import Measured, with_measured
+from ladder_opt.monitor.result import Drift
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import Plan, read_plan
 from ladder_opt.units import parse_duration_seconds, parse_share
+
+EXIT_NO_HISTORY = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,14 @@ class StartOptions:
         return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 
+OF_THE_PLAN: Final = ENGINE_OF_THE_PLAN | {
+    name: "the plan's"
+    for name in ("concurrency", "replicas", *(field.name for field in fields(SchedulingOptions)))
+    if name != "num_speculative_tokens"
+}
+"""For `command`: what new traffic is taken to meet, unless options say otherwise."""
+
+
 def _duration(text: str | None, option: str) -> float | None:
     return None if text is None else parse_duration_seconds(text, option=option)
 
@@ -120,8 +131,9 @@ def run(
 ) -> int:
     """Say what a plan in service costs on new traffic, and under new prices, above the best there.
 
-    Ends with code 1 where that is more than --max-regret. Engine, limits, scheduling and replicas are the
-    plan's unless given.
+    Ends with code 1 where that is more than --max-regret. Where the history cannot be added to, the verdict
+    comes all the same: the code is then 1 if the plan has drifted, and 2 if not. Engine, limits, scheduling
+    and replicas are the plan's unless given.
     """
     share = parse_share(max_regret, option="--max-regret")
     check_output(
@@ -154,8 +166,6 @@ def run(
         )
     warn([*traffic.notes, *_start_note(traffic, starts, options)], label="note")
     warn(found.warnings)
-    if history is not None:
-        append_history(history, history_record(found))
     if as_json:
         print_json(found.to_dict())
     else:
@@ -163,7 +173,19 @@ def run(
         from ladder_opt.report.terminal import console  # noqa: PLC0415
 
         console().print(drift_text(found))
-    return 1 if found.is_over else exit_code(strict=starts.strict, warnings=found.warnings)
+    code = 1 if found.is_over else exit_code(strict=starts.strict, warnings=found.warnings)
+    return code if history is None else _kept(found, history, code, strict=starts.strict)
+
+
+def _kept(found: Drift, history: Path, code: int, *, strict: bool) -> int:
+    """Add the run to the history, after its verdict is out; the exit code that this leaves."""
+    try:
+        told = append_history(history, history_record(found))
+    except (LadderOptError, OSError) as error:
+        say(f"ladder-opt: {one_line(str(error))}; the history was left as it is")
+        return code or EXIT_NO_HISTORY
+    warn(told)
+    return code or exit_code(strict=strict, warnings=told)
 
 
 def _given(context: typer.Context) -> set[str]:
@@ -176,12 +198,12 @@ def _replay_options(
     plan: Plan, load: LoadOptions, engine_options: EngineOptions, jobs: JobOptions, *, given: set[str]
 ) -> ReplayOptions:
     """The plan's, with what was given in their place."""
+    base = replay_options_of(plan)
     asked = load.replay_options(engine_options, jobs)
     names = ("concurrency", "replicas", "rate_scale", "weights")
     changed: dict[str, Any] = {name: getattr(asked, name) for name in names if name in given}
-    if given & {field.name for field in fields(SchedulingOptions)} or engine_options.engine_file is not None:
-        changed["scheduling"] = asked.scheduling
-    return replace(replay_options_of(plan), executor=asked.executor, **changed)
+    scheduling = load.scheduling(engine_options, base=base.scheduling)
+    return replace(base, executor=asked.executor, scheduling=scheduling, **changed)
 
 
 def _start_note(traffic: Traffic, starts: StartOptions, options: SolveOptions) -> list[str]:

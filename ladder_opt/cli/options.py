@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 
 from ladder_opt.cli.examples import epilog_of
 from ladder_opt.cli.job_options import JobOptions
 from ladder_opt.cli.scheduling_options import SchedulingOptions
+from ladder_opt.cli.usage import command_class
 from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.cost.model import DEFAULT_COST_NAME, CostModel, read_cost_model
 from ladder_opt.engine import Engine, read_engine_settings
@@ -32,26 +35,53 @@ from ladder_opt.trace.table import Trace
 from ladder_opt.units import parse_duration_seconds, parse_share
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_TOLD_DEFAULT: Final = re.compile(r" \[([^\]]*)\]")
 
 
-def command(app: typer.Typer, name: str, *, under: str = "") -> Callable[[Function], Function]:
+def command(
+    app: typer.Typer, name: str, *, under: str = "", defaults: Mapping[str, str] | None = None
+) -> Callable[[Function], Function]:
     """Register a function whose dataclass arguments are groups of options; its examples end its help.
 
     Args:
         app: where.
         name: the command.
         under: the words before it, where it is a command's own.
+        defaults: what an option's help says of its default, by the field's name, where this command takes
+            another than the group's; {} stands for what the group says.
     """
 
     def register(function: Function) -> Function:
         epilog = epilog_of(f"{under} {name}".strip())
-        app.command(name, epilog=epilog)(_expanded(function))
+        expanded = _expanded(function, defaults or {})
+        kinds = {
+            each.name: _kind(each.annotation) for each in inspect.signature(expanded).parameters.values()
+        }
+        app.command(name, cls=command_class(kinds), epilog=epilog)(expanded)
         return function
 
     return register
 
 
-def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _kind(annotation: Any) -> type:
+    """The type of a value: without its `Annotated`, `| None` and `list`."""
+    while arguments := get_args(annotation):
+        annotation = arguments[0]
+    return annotation if isinstance(annotation, type) else str
+
+
+def _with_default(annotation: Any, default: str) -> Any:
+    """An option's annotation whose help says another default."""
+    kind, option = get_args(annotation)
+    told = copy.copy(option)
+    own = _TOLD_DEFAULT.search(option.help)
+    text = default.format("" if own is None else own[1])
+    told.help = f"{_TOLD_DEFAULT.sub('', option.help).rstrip('.')} [{text}]."
+    told.show_default = False
+    return Annotated[kind, told]
+
+
+def _expanded(function: Callable[..., Any], defaults: Mapping[str, str]) -> Callable[..., Any]:
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
@@ -65,7 +95,9 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
                     field.name,
                     inspect.Parameter.KEYWORD_ONLY,
                     default=field.default,
-                    annotation=fields[field.name],
+                    annotation=_with_default(fields[field.name], defaults[field.name])
+                    if field.name in defaults
+                    else fields[field.name],
                 )
                 for field in dataclasses.fields(hint)
             ]
@@ -147,6 +179,12 @@ class EngineOptions:
             if self.engine_file is None:
                 raise
             raise UsageError(f"{self.engine_file} and options: {error}") from None
+
+
+ENGINE_OF_THE_PLAN: Final = {field.name: "the plan's" for field in dataclasses.fields(Engine)}
+"""For `command`: the engine's limits are those in the plan."""
+ENGINE_OF_A_PLAN: Final = dict.fromkeys(ENGINE_OF_THE_PLAN, "the plan's, else {}")
+"""For `command`: the same, where there need be no plan."""
 
 
 def _kv_blocks(text: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,8 +50,8 @@ class SchedulingOptions:
         ),
     ] = None
 
-    def scheduling(self, engine_options: EngineOptions) -> Scheduling:
-        """The settings: defaults, then the engine file, then the options."""
+    def scheduling(self, engine_options: EngineOptions, *, base: Scheduling | None = None) -> Scheduling:
+        """The settings: defaults (or `base`), then the engine file, then the options."""
         if self.num_speculative_tokens:
             found = self.num_speculative_tokens
             raise UsageError(f"--num-speculative-tokens: found {found}, expected {NO_SPECULATION}")
@@ -65,7 +65,7 @@ class SchedulingOptions:
         settings = dict(engine_options.scheduling_file().settings)
         settings |= {name: value for name, value in given.items() if value is not None}
         try:
-            return Scheduling(**settings)
+            return replace(base or Scheduling(), **settings)
         except UsageError as error:
             if engine_options.engine_file is None:
                 raise UsageError(f"--{error}") from None

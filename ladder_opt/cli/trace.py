@@ -10,6 +10,7 @@ import typer
 
 from ladder_opt.cli.options import ReadOptions, command
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
+from ladder_opt.cli.usage import Group
 from ladder_opt.files import check_output
 from ladder_opt.trace.parquet import write_chunks, write_trace
 from ladder_opt.trace.reasons import set_aside_lines
@@ -17,7 +18,7 @@ from ladder_opt.trace.stream import AnyTrace
 from ladder_opt.trace.summary import summarize
 from ladder_opt.trace.table import Trace, within_limits
 
-app = typer.Typer(help="Look at, convert and make request traces.", rich_markup_mode=None)
+app = typer.Typer(cls=Group, help="Look at, convert and make request traces.", rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)

@@ -19,7 +19,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 from ladder_opt.ladder import Ladders
 from ladder_opt.monitor.asked import other_rate, replay_options_of, solve_options_of
-from ladder_opt.monitor.parts import Parts, split_regret, swap_of
+from ladder_opt.monitor.parts import Parts, Regret, split_regret, swap_of
 from ladder_opt.monitor.prices import Measured, moved_terms, predictions
 from ladder_opt.monitor.result import Drift, WorkloadDrift, digest_of
 from ladder_opt.monitor.wear import dead_rungs, far_sizes
@@ -71,6 +71,13 @@ class _Trial:
         """Above the optimum, as a share of it."""
         optimum = self.optimum_seconds
         return (self.price.objective_seconds - optimum) / optimum if optimum else 0.0
+
+    @property
+    def whole_regret(self) -> Regret:
+        """The regret, in seconds too."""
+        optimum = self.optimum_seconds
+        seconds = self.price.objective_seconds - optimum
+        return Regret(share=self.regret, seconds=seconds, optimum_seconds=optimum)
 
 
 def drift(
@@ -280,8 +287,8 @@ def _parts(
     if swap is None:
         return None, note
 
-    def regret_of(each: Task) -> float:
-        return _try(each, trial.price.ladders, pins, plan).regret
+    def regret_of(each: Task) -> Regret:
+        return _try(each, trial.price.ladders, pins, plan).whole_regret
 
     same_prices = then_cost.sha256() == trial.task.cost.sha256()
     return (
@@ -289,8 +296,8 @@ def _parts(
             swap,
             regret_of,
             then=_promised(plan),
-            before_cost=trial.regret if same_prices else regret_of(task),
-            now=trial.regret,
+            before_cost=trial.whole_regret if same_prices else regret_of(task),
+            now=trial.whole_regret,
             of_steps=isinstance(task.source, StepHistogram),
         ),
         note,

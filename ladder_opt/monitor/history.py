@@ -2,7 +2,7 @@
 
 A run takes the lock of the file's folder, reads what is there, and puts the file with its line at the end in
 its place. So the file is whole whenever it is read, a run that is killed leaves it as it was, and of two runs
-at once none loses its line.
+at once none loses its line. Other writers may tear a line: it is kept, told of, and left out of the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import datetime as dt
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 HISTORY_SCHEMA: Final = "ladder_opt/drift-history/1"
 MAX_HISTORY_BYTES: Final = 64 << 20
+_BEGINNING: Final = '{"schema": "ladder_opt/drift-history/'
 _PARTS: Final = ("rate", "length", "mix", "cost")
 
 
@@ -65,8 +67,14 @@ def history_record(drift: Drift, *, time: dt.datetime | None = None) -> dict[str
     }
 
 
-def append_history(path: str | Path, record: dict[str, Any]) -> None:
+def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
     """Add a line to a history, or begin one.
+
+    Lines that are no whole JSON object, as a writer leaves that dies in the middle of one, stay as they are,
+    and the new line begins after them.
+
+    Returns:
+        What to know of the lines that stand there: one line of text for all that are torn, or none.
 
     Raises:
         InputError: the file is no history, or cannot be read or written.
@@ -74,24 +82,31 @@ def append_history(path: str | Path, record: dict[str, Any]) -> None:
     line = json.dumps(record, allow_nan=False) + "\n"
     folder = Path(os.path.realpath(path)).parent
     with _locked(folder):
-        before = ""
+        before, told = "", []
         if Path(path).is_file():
             before = read_text(path, max_bytes=MAX_HISTORY_BYTES, what="a history of drift")
-            _records(before, path)
+            records, torn = _records(before, path)
+            told = _told(torn, len(records), path)
         if before and not before.endswith("\n"):
             before += "\n"
         write_text(path, before + line)
+    return told
 
 
 def read_drift_history(path: str | Path) -> pd.DataFrame:
     """A history as a table, a row a run, indexed by `time` (UTC), oldest first.
 
+    Lines that are no whole JSON object, as a writer leaves that dies in the middle of one, are left out with
+    a `UserWarning` that counts them.
+
     Raises:
-        InputError: the file cannot be read, or a line is no run.
+        InputError: the file cannot be read, or a line is whole and no run.
     """
     import pandas as pd  # noqa: PLC0415
 
-    records = _records(read_text(path, max_bytes=MAX_HISTORY_BYTES, what="a history of drift"), path)
+    records, torn = _records(read_text(path, max_bytes=MAX_HISTORY_BYTES, what="a history of drift"), path)
+    for line in _told(torn, len(records), path):
+        warnings.warn(line, stacklevel=2)
     frame = pd.DataFrame(
         [{name: value for name, value in each.items() if name != "schema"} for each in records]
     )
@@ -101,10 +116,14 @@ def read_drift_history(path: str | Path) -> pd.DataFrame:
     return frame.set_index("time").sort_index(kind="stable")
 
 
-def _records(text: str, path: str | Path) -> list[dict[str, Any]]:
-    records = []
-    for number, line in enumerate(text.splitlines(), start=1):
+def _records(text: str, path: str | Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """The runs, and the numbers of the lines that are torn."""
+    records, torn = [], []
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
+            continue
+        if _is_torn(line):
+            torn.append(number)
             continue
         try:
             record = load_json_object(line, path=path, what="a run")
@@ -115,7 +134,29 @@ def _records(text: str, path: str | Path) -> list[dict[str, Any]]:
                 error.found, error.expected, path=path, line=number, column=error.column
             ) from None
         records.append(record)
-    return records
+    return records, torn
+
+
+def _is_torn(line: str) -> bool:
+    """Whether a line begins as ours do and is not JSON to its end; or holds a lost block's zeros alone."""
+    line = line.strip("\0 \r")
+    if not line:
+        return True
+    if line[: len(_BEGINNING)] != _BEGINNING[: len(line)]:
+        return False
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _told(torn: Sequence[int], whole: int, path: str | Path) -> list[str]:
+    """What to say of torn lines."""
+    if not torn:
+        return []
+    lines = f"line {torn[0]} is" if len(torn) == 1 else f"lines {', '.join(map(str, torn))} are"
+    return [f"{path}: {lines} torn and left as found; {whole} whole ones count"]
 
 
 def _check(record: dict[str, Any], path: str | Path) -> None:

@@ -10,7 +10,7 @@ new traffic with the old rate and the old lengths, less the regret that the plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,49 @@ MOST_TIMES_THE_RATE = 1e6
 """Between the plan's rate and the new one, for a replay at the other to mean anything."""
 
 
+PART_NAMES = ("rate", "length", "mix", "cost")
+SMALL_BASE = 0.1
+"""An optimum below this share of another's is too small a base for shares of both to be added up."""
+_FAR = 1.0  # of the regret: parts beyond it are odd enough to look at their bases
+_CANCEL, _NOTICEABLE = 10.0, 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regret:
+    """A plan above the optimum on some traffic.
+
+    Attributes:
+        share: of the optimum.
+        seconds: the same in seconds.
+        optimum_seconds: what the best ladders cost there.
+    """
+
+    share: float
+    seconds: float
+    optimum_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartSeconds:
+    """The same parts of the seconds above the optimum; they add up to `now - then`.
+
+    Attributes:
+        then: of the plan's regret on its own traffic, 0 where it was the best there.
+        now: seconds above the optimum on the new traffic under the new prices.
+        mix: as in `Parts`.
+        rate: likewise.
+        length: likewise.
+        cost: likewise.
+    """
+
+    then: float
+    now: float
+    mix: float
+    rate: float
+    length: float
+    cost: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """Shares of the change in regret (a regret of 5 % is 0.05); they add up to `now - then`.
@@ -40,6 +83,9 @@ class Parts:
         length: how long prompts and outputs are; of histograms, how many blocks the longest has.
         cost: prices; 0 where they are the plan's.
         of_steps: whether they are told from histograms.
+        seconds: the same in seconds.
+        is_small_base: whether the shares say little: on some of the traffic that was tried the best ladders
+            cost next to nothing beside the rest.
     """
 
     then: float | None
@@ -49,11 +95,26 @@ class Parts:
     length: float
     cost: float
     of_steps: bool
+    seconds: PartSeconds
+    is_small_base: bool
+
+    @property
+    def against(self) -> tuple[str, str] | None:
+        """The parts that pull the most up and down, where they nearly cancel."""
+        of = self.seconds if self.is_small_base else self
+        named = {name: getattr(of, name) for name in PART_NAMES}
+        moved = sum(abs(value) for value in named.values())
+        least = 0.0 if self.is_small_base else _NOTICEABLE
+        if moved < max(least, _CANCEL * abs(of.now - (of.then or 0.0))):
+            return None
+        up, down = max(named, key=lambda name: named[name]), min(named, key=lambda name: named[name])
+        return (up, down) if named[up] > 0 > named[down] else None
 
     @property
     def largest(self) -> str | None:
         """The part that brought the most regret; None where none brought any."""
-        named = {name: getattr(self, name) for name in ("rate", "length", "mix", "cost")}
+        of = self.seconds if self.is_small_base else self
+        named = {name: getattr(of, name) for name in PART_NAMES}
         best = max(named, key=lambda name: named[name])
         return best if named[best] > 0 else None
 
@@ -64,11 +125,11 @@ Swap = Callable[[bool, bool], Task]
 
 def split_regret(
     swap: Swap,
-    regret_of: Callable[[Task], float],
+    regret_of: Callable[[Task], Regret],
     *,
     then: float | None,
-    before_cost: float,
-    now: float,
+    before_cost: Regret,
+    now: Regret,
     of_steps: bool,
 ) -> Parts:
     """The parts of a change in regret.
@@ -81,19 +142,36 @@ def split_regret(
         now: under the new ones.
         of_steps: as `Parts`.
     """
-    old = regret_of(swap(True, True))
-    only_rate, only_length = regret_of(swap(False, True)), regret_of(swap(True, False))
-    rate = ((only_rate - old) + (before_cost - only_length)) / 2
-    length = ((only_length - old) + (before_cost - only_rate)) / 2
+    tried = {
+        "old": regret_of(swap(True, True)),
+        "only_rate": regret_of(swap(False, True)),
+        "only_length": regret_of(swap(True, False)),
+        "before_cost": before_cost,
+        "now": now,
+    }
+    shares = _split({name: each.share for name, each in tried.items()}, then=then or 0.0)
+    seconds = _split({name: each.seconds for name, each in tried.items()}, then=0.0)
+    optima = [each.optimum_seconds for each in tried.values()]
+    is_far = max(abs(value) for value in shares.values()) > _FAR
     return Parts(
         then=then,
-        now=now,
-        mix=old - (then or 0.0),
-        rate=rate,
-        length=length,
-        cost=now - before_cost,
+        now=now.share,
+        **shares,
         of_steps=of_steps,
+        seconds=PartSeconds(then=0.0, now=now.seconds, **seconds),
+        is_small_base=is_far and min(optima) < SMALL_BASE * max(optima),
     )
+
+
+def _split(value: Mapping[str, float], *, then: float) -> dict[str, float]:
+    """Rate and length by their Shapley values; what came before them is the mix, what comes after, prices."""
+    old, only_rate, only_length = value["old"], value["only_rate"], value["only_length"]
+    return {
+        "mix": old - then,
+        "rate": ((only_rate - old) + (value["before_cost"] - only_length)) / 2,
+        "length": ((only_length - old) + (value["before_cost"] - only_rate)) / 2,
+        "cost": value["now"] - value["before_cost"],
+    }
 
 
 def swap_of(plan: Plan, task: Task) -> tuple[Swap | None, str | None]:

@@ -257,10 +257,16 @@ def _intervals(cost: CostModel) -> dict[str, tuple[float, float]]:
     for name, entry in parameters.items() if isinstance(parameters, Mapping) else ():
         low, high = (entry.get("low"), entry.get("high")) if isinstance(entry, Mapping) else (None, None)
         if isinstance(low, int | float) and isinstance(high, int | float):
-            key = str(name) if "." in str(name) else f"step_seconds.{name}"
+            key = _term_of(name)
             graphs = _graphs(cost, key.partition(".")[0])
             found[key] = (float(low) * graphs, float(high) * graphs)
     return found
+
+
+def _term_of(parameter: object) -> str:
+    """The term that a fit's parameter is; fits of steps alone name theirs without the part."""
+    name = str(parameter)
+    return name if "." in name else f"step_seconds.{name}"
 
 
 def with_measured(then: CostModel, fitted: CostModel) -> CostModel:
@@ -271,7 +277,7 @@ def with_measured(then: CostModel, fitted: CostModel) -> CostModel:
         fitted: what `calibrate` made of the measurements; its `fit` says which terms it found.
     """
     found = (fitted.fit or {}).get("parameters")
-    told = [str(name) if "." in str(name) else f"step_seconds.{name}" for name in found or ()]
+    told = [_term_of(name) for name in found or ()]
     changes: dict[str, Any] = {"name": fitted.name, "fit": fitted.fit}
     for part, table in (("step_seconds", "step_table"), ("compile_seconds", "compile_table")):
         if any(name.startswith(f"{part}.") for name in told) or getattr(fitted, table) is not None:

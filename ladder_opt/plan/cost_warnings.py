@@ -24,11 +24,19 @@ _OF_COMPILES: Final = ("iterations",)
 Range = Mapping[str, tuple[float, float]]
 
 
-def cost_warnings(cost: CostModel, price: LadderPrice) -> list[str]:
-    """One line for each way in which priced ladders lean on what is not known."""
+def cost_warnings(cost: CostModel, price: LadderPrice, *, may_draw: bool = False) -> list[str]:
+    """One line for each way in which priced ladders lean on what is not known.
+
+    Args:
+        cost: prices.
+        price: the ladders, priced.
+        may_draw: whether to name the option that says what that does to a plan. Where no step is batched it
+            says nothing.
+    """
     if not len(price.pair_seqs) or not cost.fit:
         return []
-    return [*_beyond_range(cost, price), *_not_told(cost, price)]
+    hint = " (see --uncertainty 40)" if may_draw and (price.batched_steps or price.sequences) else ""
+    return [*_beyond_range(cost, price), *(f"{line}{hint}" for line in _not_told(cost, price))]
 
 
 def fitted_range(cost: CostModel, part: str) -> Range:
@@ -104,8 +112,7 @@ def _not_told(cost: CostModel, price: LadderPrice) -> list[str]:
             continue
         lines.append(
             f"{name}: the measurements could not tell it from zero; at the upper end of its interval, "
-            f"{high:.3g}, it would be {high * units / price.objective_seconds:.0%} of the plan's cost "
-            "(see --uncertainty)"
+            f"{high:.3g}, it would be {high * units / price.objective_seconds:.0%} of the plan's cost"
         )
     return lines
 

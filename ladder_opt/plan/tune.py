@@ -87,7 +87,11 @@ def tune(
     notes += _unrecorded(price)
     notes += _round_warnings(last, "the cheapest stands")
     notes += _warmup_warnings(task.options, price, last.replay)
-    notes += cost_warnings(task.cost, price)
+    draws = task.options.uncertainty_draws
+    notes += cost_warnings(task.cost, price, may_draw=not draws)
+    is_padded = solved is not None and bool(price.batched_steps or price.sequences is not None)
+    if draws and not is_padded:
+        notes.append("--uncertainty: no step is batched, so that there is nothing to be unsure about")
     if solved is not None and solved.status is Status.FEASIBLE:
         notes.append(
             f"not proven within {task.options.time_limit_seconds:g} s: "
@@ -108,7 +112,9 @@ def tune(
         alternative=_alternative(task, last, pins),
         unlimited=_unlimited(task, last, pins),
         holdout=None if unseen is None else try_on(unseen, ladders, pins),
-        uncertainty=_uncertainty(task, last, price, pins),
+        uncertainty=assess_uncertainty(task, last.steps, last.replay, price, pins)
+        if draws and is_padded
+        else None,
     )
     return assemble(outcome, inputs)
 
@@ -261,13 +267,6 @@ def _without_guard(task: Task, last: Round, pins: Ladders) -> SolveResult | None
         return None
     free = replace(task, options=replace(task.options, guard=None))
     return free.solve(last.steps, last.replay, pins)
-
-
-def _uncertainty(task: Task, last: Round, price: LadderPrice, pins: Ladders) -> dict[str, Any] | None:
-    """What other prices of the same fit would make of it; None where it is not asked."""
-    if not task.options.uncertainty_draws or last.solved is None:
-        return None
-    return assess_uncertainty(task, last.steps, last.replay, price, pins)
 
 
 def _alternative(task: Task, last: Round, pins: Ladders) -> dict[str, Any] | None:

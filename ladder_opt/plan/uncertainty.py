@@ -14,7 +14,8 @@ The steps do not move with the prices: a replay of every draw would take as long
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -63,35 +64,56 @@ def assess_uncertainty(
     default = default_of(task.engine, task.options.target)
     solver = _Solver(task, steps, replay, pins, price.restarts)
     limits = task.options.limits(task.cost)
-    best: list[tuple[Ladders, float] | None] = []
-    plans, defaults, over = [], [], 0
+    draws = []
     for at, cost in enumerate(drawn.costs):
         mine = solver.price(cost, price.ladders)
-        over += not is_within(mine, limits)
-        plans.append(mine.objective_seconds)
-        defaults.append(solver.price_or_none(cost, default))
-        solved = solver.solve(cost)
-        best.append(None if solved is None else (solved.ladders, solved.objective_seconds))
+        draws.append(
+            _Draw(
+                plan_seconds=mine.objective_seconds,
+                is_over=not is_within(mine, limits),
+                default_seconds=solver.price_or_none(cost, default),
+                best=solver.solve(cost),
+            )
+        )
         if task.progress is not None:
             task.progress("uncertainty", (at + 1) / len(drawn.costs))
-    found = [each for each in best if each is not None]
-    # A solve that stopped early may have found less than the plan is.
-    own = np.array([min(each[1], mine) for each, mine in zip(best, plans, strict=True) if each is not None])
-    held = np.array([mine for each, mine in zip(best, plans, strict=True) if each is not None])
-    regret = held / np.maximum(own, 1e-300) - 1
-    gains = _gains(plans, defaults)
+    found = [each.best.ladders for each in draws if each.best is not None]
+    regret = np.array([each.regret for each in draws if each.best is not None])
     return {
-        "draws": len(drawn.costs),
+        "draws": len(draws),
         "seed": seed,
         "source": drawn.how,
-        **gains,
+        **_gains(draws),
         "regret": None if not len(regret) else _spread(regret, (50, 95)),
         "stays_best": float(np.mean(regret <= SAME)) if len(regret) else None,
-        "over_limits": over / len(drawn.costs),
-        "unsolved": len(best) - len(found),
-        **_rungs(price.ladders, [ladders for ladders, _ in found]),
-        "best_on_average": _best_on_average(solver, drawn.mean, price.ladders, [each[0] for each in found]),
+        "over_limits": sum(each.is_over for each in draws) / len(draws),
+        "unsolved": len(draws) - len(found),
+        **_rungs(price.ladders, found),
+        "best_on_average": _best_on_average(solver, drawn.mean, price.ladders, found),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draw:
+    """What one drawn cost model makes of the plan.
+
+    Attributes:
+        plan_seconds: the plan's objective.
+        is_over: whether the plan breaks its limits.
+        default_seconds: the default ladders' objective; None where a measured table lacks them.
+        best: the draw's own best ladders; None where the limits leave none.
+    """
+
+    plan_seconds: float
+    is_over: bool
+    default_seconds: float | None
+    best: SolveResult | None
+
+    @property
+    def regret(self) -> float:
+        """The plan above the draw's best; a solve that stopped early may have found less than the plan is."""
+        best = self.plan_seconds if self.best is None else self.best.objective_seconds
+        return self.plan_seconds / max(min(best, self.plan_seconds), 1e-300) - 1
 
 
 class _Solver:
@@ -130,9 +152,9 @@ class _Solver:
             return None
 
 
-def _gains(plans: list[float], defaults: list[float | None]) -> dict[str, Any]:
+def _gains(draws: Sequence[_Draw]) -> dict[str, Any]:
     """How the plan does against the default, over the draws."""
-    pairs = [(mine, other) for mine, other in zip(plans, defaults, strict=True) if other]
+    pairs = [(each.plan_seconds, each.default_seconds) for each in draws if each.default_seconds]
     if not pairs:
         return {"gain": None, "saves_seconds": None, "beats_default": None}
     mine, other = np.array(pairs).T
@@ -174,14 +196,13 @@ def _best_on_average(
     if solved is None:
         return None
     limits = solver.task.options.limits(mean)
-    priced = [solver.price(mean, ladders) for ladders in dict.fromkeys([solved.ladders, plan, *found])]
+    own = solver.price(mean, plan)
+    others = [solver.price(mean, each) for each in dict.fromkeys([solved.ladders, *found]) if each != plan]
     chosen = min(
-        (each for each in priced if is_within(each, limits)), key=lambda each: each.objective_seconds
+        (each for each in (own, *others) if is_within(each, limits)), key=lambda each: each.objective_seconds
     )
-    mine = solver.price(mean, plan).objective_seconds
-    ladders = chosen.ladders
-    if mine - chosen.objective_seconds <= SAME * mine:
-        ladders = plan
+    mine = own.objective_seconds
+    ladders = plan if mine - chosen.objective_seconds <= SAME * mine else chosen.ladders
     return {
         "num_seqs": list(ladders.num_seqs),
         "num_blocks": list(ladders.num_blocks),

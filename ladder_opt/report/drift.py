@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ladder_opt.markup import joined, printable
+from ladder_opt.monitor.parts import Parts
 from ladder_opt.monitor.prices import MovedTerm
 from ladder_opt.monitor.result import Drift, WorkloadDrift
 from ladder_opt.monitor.wear import DeadRung, FarSize
@@ -97,21 +98,42 @@ def _what_changed(drift: Drift) -> list[RenderableType]:
     note = [] if drift.parts_note is None else [Text(printable(drift.parts_note), style="dim")]
     if parts is None:
         return ["", *note] if note else []
-    then = "" if parts.then is None else f" from {parts.then:.2%}"
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     names = _PART_NAMES_OF_STEPS if parts.of_steps else _PART_NAMES
     shown = [name for name in names if name != "cost" or drift.cost_changed]
-    for name in sorted(shown, key=lambda name: -getattr(parts, name)):
-        value = 100 * getattr(parts, name)
-        table.add_row(f"  {names[name]}", f"{value:+.2f}", style="bold" if name == parts.largest else None)
-    return [
-        "",
-        Text(f"what changed: the regret went{then} to {parts.now:.2%}, in percentage points"),
-        table,
-        *note,
-    ]
+    of = parts.seconds if parts.is_small_base else parts
+    for name in sorted(shown, key=lambda name: -getattr(of, name)):
+        value = getattr(of, name)
+        text = _signed(value) if parts.is_small_base else f"{100 * value:+,.2f}"
+        table.add_row(f"  {names[name]}", text, style="bold" if name == parts.largest else None)
+    lines: list[RenderableType] = []
+    if parts.against is not None:
+        up, down = parts.against
+        lines.append(
+            Text(
+                f"{up} and {down} nearly cancel: each alone would have moved the regret more than both did",
+                style="dim",
+            )
+        )
+    return ["", Text(_change(parts)), table, *lines, *note]
+
+
+def _change(parts: Parts) -> str:
+    """The line above the parts."""
+    if not parts.is_small_base:
+        then = "" if parts.then is None else f" from {parts.then:.2%}"
+        return f"what changed: the regret went{then} to {parts.now:.2%}, in percentage points"
+    return (
+        f"what changed: the regret went to {duration_text(parts.seconds.now)}; its parts in seconds, for "
+        "with rate or lengths\nas they were hardly a step is batched, and shares of what the best ladders cost "
+        "there say little"
+    )
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{duration_text(abs(seconds))}"
 
 
 def _prices(drift: Drift) -> list[RenderableType]:
@@ -147,7 +169,7 @@ def _term_cells(term: MovedTerm) -> tuple[str, ...]:
     interval = "" if term.low is None or term.high is None else f"{term.low:.3g} to {term.high:.3g}"
     grown = ""
     if term.seconds is not None:
-        grown = f"{'-' if term.seconds < 0 else '+'}{duration_text(abs(term.seconds))}"
+        grown = _signed(term.seconds)
     return (
         term.term,
         "" if term.then is None else f"{term.then:.3g}",

@@ -59,7 +59,10 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             *_lines("\n".join(evidence_lines(plan)) or None),
             *uncertainty_text(plan),
         ]
-    parts += ["", _next_step(plan, path)]
+    if (
+        plan.result.status != "evaluated"
+    ):  # those were not made now: they are in a file, or in the user's hands
+        parts += ["", _next_step(plan, path)]
     return Group(*parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ladder_opt.plan.export import export_plan
 from ladder_opt.plan.plan import Plan, write_plan
 from ladder_opt.vllm_plugin.loading import bucketer_for
 from ladder_opt.vllm_plugin.serve_file import read_additional_config
-from tests.cli.test_cli import Run
+from tests.cli.runs import TUNE, Run
 from tests.plan.plans import ENGINE, make_plan
 from tests.vllm_plugin.engines import make_vllm_config
 
@@ -111,16 +112,53 @@ def test_the_first_source_wins_and_the_others_are_told(
         {"source": "LADDER_OPT_PLAN", "plan": "gone.json"},
     ]
     assert report["num_blocks"] == list(PLAN.num_blocks)
-    assert ran.err.splitlines() == [
-        f"warning: {source} names {name}, which is not used: additional_config.ladder_opt comes first, with "
-        "a plan of its own"
-        for source, name in (("PLAN.json", "small.json"), ("LADDER_OPT_PLAN", "gone.json"))
-    ]
-    assert run("check", "small.json", "--json").json()["num_blocks"] == list(SMALL.num_blocks)
+    loaded, other = ran.err.splitlines()
+    assert loaded == (
+        "warning: small.json is not the plan that a server loads: a server takes additional_config.ladder_opt"
+        " before anything else, and it holds a plan of its own, which is shown here"
+    )
+    assert other == (
+        "warning: LADDER_OPT_PLAN names gone.json, which is not used: additional_config.ladder_opt comes "
+        "first, with a plan of its own"
+    )
     monkeypatch.setenv("LADDER_OPT_PLAN", "small.json")
     assert run("check", "--json").json()["source"] == "small.json"
     text = run("check", "--engine", "serve.yaml").out
     assert text.splitlines()[1].split() == ["plan", "by", "additional_config.ladder_opt"]
+
+
+@pytest.mark.parametrize("form", ["additional-config: {ladder_opt: other.json}", "inline"])
+def test_a_plan_that_the_server_will_not_load_ends_with_1(place: Path, run: Run, form: str) -> None:
+    Path("other.json").write_text(Path("small.json").read_text(encoding="utf-8"), encoding="utf-8")
+    if form == "inline":
+        form = f"additional-config: {json.dumps({'ladder_opt': json.loads(Path('small.json').read_text())})}"
+    Path("s.yaml").write_text(form, encoding="utf-8")
+    ran = run("check", "p.json", "--engine", "s.yaml", "--json", code=1)
+    held = "a plan of its own" if "schema" in form else "other.json"
+    line = (
+        "p.json is not the plan that a server loads: a server takes additional_config.ladder_opt before "
+        f"anything else, and it holds {held}, which is shown here"
+    )
+    assert ran.err == f"warning: {line}\n"
+    assert ran.json()["warnings"] == [line]
+    assert ran.json()["num_blocks"] == list(SMALL.num_blocks)
+    # The same plan under another name of the same file, or word for word, is no other.
+    os.link("other.json", "linked.json")
+    same = "small.json" if held == "a plan of its own" else "./linked.json"
+    assert run("check", same, "--engine", "s.yaml").err == ""
+
+
+def test_a_plan_that_the_environment_replaces_ends_with_1(
+    place: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LADDER_OPT_PLAN", "small.json")
+    ran = run("check", "p.json", "--json", code=1)
+    assert ran.err == (
+        "warning: p.json is not the plan that a server loads: LADDER_OPT_PLAN names small.json in this "
+        "environment, and a server takes what it names\n"
+    )
+    assert ran.json()["num_blocks"] == list(PLAN.num_blocks)
+    assert run("check", "./small.json").err == ""
 
 
 def test_a_server_without_a_plan_has_the_default_ladders(place: Path, run: Run) -> None:
@@ -190,3 +228,22 @@ def test_reading_leaves_other_settings_alone(place: Path) -> None:
 def test_the_inline_plan_is_the_plan(place: Path) -> None:
     inline = read_additional_config("serve.yaml")["ladder_opt"]
     assert Plan.model_validate(json.loads(json.dumps(inline))).num_blocks == PLAN.num_blocks
+
+
+def test_check_says_what_the_bucketer_uses(folder: Path, run: Run) -> None:
+    plan = run(*TUNE, "-o", "p.json", "--json").json()
+    report = run("check", "p.json", "--json").json()
+    assert report["source"] == "p.json"
+    assert report["engine"] == plan["engine"]
+    assert (report["num_seqs"], report["num_blocks"]) == (plan["num_seqs"], plan["num_blocks"])
+    assert report["num_variants"] == plan["result"]["num_variants"]
+    assert report["warnings"] == []
+    ran = run("check", "p.json", "--max-num-seqs", "16", "--strict", "--json", code=1)
+    warning = "num_seqs: max_num_seqs = 16 was missing and was added as the top rung"
+    assert ran.json()["num_seqs"] == [*plan["num_seqs"], 16]
+    assert ran.json()["warnings"] == [warning]
+    assert ran.err == f"warning: {warning}\n"
+    assert "variants" in run("check", "p.json").out
+    assert run.fails("check", "p.json", "--block-size", "256") == (
+        "p.json: engine.block_size: found a plan for block_size 128, expected the engine's 256"
+    )

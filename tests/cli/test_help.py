@@ -15,7 +15,7 @@ import typer
 from ladder_opt.cli.app import app, main
 from ladder_opt.cli.examples import EXAMPLES, epilog_of
 from ladder_opt.errors import did_you_mean, one_of
-from tests.cli.test_cli import TUNE, Run
+from tests.cli.runs import TUNE, Run
 
 
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> dict[str, Any]:

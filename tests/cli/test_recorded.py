@@ -13,9 +13,7 @@ from ladder_opt.bucketer.recorder import StepRecorder, StepsWriter
 from ladder_opt.engine import Engine
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.vllm_plugin.request_trace import FinishedRequest, RequestTraceWriter
-from tests.cli.test_cli import ENGINE, Run, folder, run
-
-__all__ = ["folder", "run"]  # fixtures
+from tests.cli.runs import ENGINE, Run
 
 TUNE = ["tune", *ENGINE, "--cost", "cost.json"]
 

@@ -69,7 +69,7 @@ def test_an_empty_history_is_an_empty_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "drift.jsonl:2"),
+        ("{}}", "drift.jsonl:2"),
         ("[]", "drift.jsonl:2"),
         ('{"schema": "ladder_opt/plan/1"}', "found 'ladder_opt/plan/1'"),
         ('{"schema": "ladder_opt/drift-history/2"}', "found 'ladder_opt/drift-history/2'"),
@@ -91,6 +91,30 @@ def test_a_line_that_is_no_run_is_refused_and_the_file_left_alone(
         assert message in str(error.value)
         assert "drift.jsonl:2" in str(error.value)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("torn", [*range(1, len(json.dumps(record())), 7), "zeros"])
+def test_a_torn_line_is_told_and_nothing_is_lost(tmp_path: Path, torn: int | str) -> None:
+    path = tmp_path / "drift.jsonl"
+    rest = "\0" * 40 if torn == "zeros" else json.dumps(record(0.75))[: int(torn)]
+    path.write_text(f"{json.dumps(record(0.5))}\n{rest}", encoding="utf-8")
+    line = f"{path}: line 2 is torn and left as found; 1 whole ones count"
+    assert append_history(path, record(0.25)) == [line]
+    assert path.read_text(encoding="utf-8") == (
+        f"{json.dumps(record(0.5))}\n{rest}\n{json.dumps(record(0.25))}\n"
+    )
+    (again,) = append_history(path, record(0.125))
+    assert again == f"{path}: line 2 is torn and left as found; 2 whole ones count"
+    with pytest.warns(UserWarning, match="line 2 is torn and left as found; 3 whole ones count"):
+        frame = read_drift_history(path)
+    assert frame["regret"].tolist() == [0.5, 0.25, 0.125]
+
+
+def test_a_history_that_begins_torn_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "drift.jsonl"
+    path.write_text(json.dumps(record())[:50], encoding="utf-8")
+    assert append_history(path, record()) == [f"{path}: line 1 is torn and left as found; 0 whole ones count"]
+    assert append_history(tmp_path / "new.jsonl", record()) == []
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

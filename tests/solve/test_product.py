@@ -20,7 +20,7 @@ from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.price import price_ladders
 from ladder_opt.solve.problem import Limits, build_problem
-from ladder_opt.solve.result import RELATIVE_TOLERANCE, Status
+from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status
 from tests import oracles
 
 
@@ -119,6 +119,23 @@ def test_equals_brute_force_within_limits(seed: int) -> None:
     assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-12)
 
 
+def solved_as_brute_force(instance: oracles.Instance, limits: Limits, *, within: float) -> SolveResult | None:
+    """The solver's result, as good as brute force's to `within` seconds; None where limits leave nothing."""
+    expected, variants = oracles.brute_force(instance, guard=limits.guard, max_variants=limits.max_variants)
+    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
+    if math.isinf(expected):
+        refused = f"--max-variants: found {limits.max_variants}, expected at least"
+        with pytest.raises(SolveError, match=refused):
+            solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+        return None
+    result = solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+    assert result.status is Status.OPTIMAL
+    assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=within)
+    got = oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks)
+    assert got[1] <= variants
+    return result
+
+
 @pytest.mark.parametrize("seed", range(120))
 def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
     rng = np.random.default_rng(5000 + seed)
@@ -131,18 +148,11 @@ def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
     instance = dataclasses.replace(plain, cells=cells, usable_kv_blocks=usable)
     guard = float(rng.choice([1.0, 1.25, 1.5, 2.0, 4.0])) if seed % 2 else None
     max_variants = int(rng.integers(8, 40)) if seed % 5 == 0 else None
-    expected, variants = oracles.brute_force(instance, guard=guard, max_variants=max_variants)
-    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
-    limits = Limits(guard=guard, max_variants=max_variants)
-    if math.isinf(expected):
-        with pytest.raises(SolveError, match=f"--max-variants: found {max_variants}, expected at least"):
-            solve_ladders(*problem, restarts=instance.restarts, limits=limits)
+    result = solved_as_brute_force(instance, Limits(guard=guard, max_variants=max_variants), within=1e-12)
+    if result is None:
         return
-    result = solve_ladders(*problem, restarts=instance.restarts, limits=limits)
-    assert result.status is Status.OPTIMAL
-    assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-12)
     got = oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks)
-    assert got[1] <= variants
+    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
     price = price_ladders(*problem, result.ladders, restarts=instance.restarts)
     assert price.num_variants == got[1]
     assert price.compile_seconds == pytest.approx(got[2])
@@ -283,18 +293,7 @@ def test_limits_in_pools_so_small_that_many_rungs_open_no_variant(seed: int) -> 
     cells = tuple(cell for cell in plain.cells if cell[0] - 1 + cell[1] <= usable) or ((1, 1, 1.0),)
     instance = dataclasses.replace(plain, cells=cells, usable_kv_blocks=usable)
     max_variants = int(rng.integers(1, 4))
-    expected, variants = oracles.brute_force(instance, max_variants=max_variants)
-    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
-    limits = Limits(max_variants=max_variants)
-    if math.isinf(expected):
-        with pytest.raises(SolveError, match=f"--max-variants: found {max_variants}, expected at least"):
-            solve_ladders(*problem, restarts=instance.restarts, limits=limits)
-        return
-    result = solve_ladders(*problem, restarts=instance.restarts, limits=limits)
-    assert result.status is Status.OPTIMAL
-    assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-9)
-    got = oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks)
-    assert got[1] <= variants
+    solved_as_brute_force(instance, Limits(max_variants=max_variants), within=1e-9)
 
 
 @given(st.integers(1, 7), st.data())
