@@ -49,7 +49,8 @@ def calibrate(
         >>> calibrate("requests.jsonl", engine).cost  # doctest: +SKIP
         >>> calibrate(["measured.csv", "server.log"], Engine()).cost  # doctest: +SKIP
     """
-    files = [Path(one) for one in ([paths] if isinstance(paths, str | Path) else paths)]
+    # In the order of their names: whatever the order they are given in, the same cost model.
+    files = sorted(Path(one) for one in ([paths] if isinstance(paths, str | Path) else paths))
     if not files:
         raise UsageError("found no file, expected measurements of a server")
     options = CalibrationOptions(

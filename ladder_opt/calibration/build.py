@@ -35,6 +35,7 @@ from ladder_opt.calibration.samples import STEP, Samples
 from ladder_opt.calibration.tables import Table, TableMode, choose_table
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
+from ladder_opt.cost.poor_fit import poor_fit
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 
@@ -50,6 +51,7 @@ NO_STEPS: Final = (
 NOTHING_OF_STEPS: Final = (
     "no step was measured: none takes any time under this model, and no plan can be made with it"
 )
+NO_LAYERS: Final = "--layers {} is left aside: no file times a single layer"
 NO_COMPILES: Final = "no compile is priced: a plan made with this would compile everything"
 NO_SMALL_STEPS: Final = (
     "replay_seconds.per_sequence_gather was not measured: steps that are not batched take the base alone"
@@ -104,13 +106,25 @@ def build_calibration(
         InputError: rows that do not go together.
         UsageError: the number of layers is needed and not given.
     """
-    layers = _agreed("layers", options.layers, [each.layers for each in evidence])
-    if layers is None and any(len(each.layer_samples) or each.layer_steps for each in evidence):
+    layers = options.layers or _agreed("--layers", [each.layers for each in evidence])
+    for each in evidence:
+        if each.layers not in {None, layers}:
+            says = each.sources[0].path
+            raise UsageError(f"--layers: found {layers}, expected {each.layers}, as {says} says")
+    of_layers = any(len(each.layer_samples) or each.layer_steps for each in evidence)
+    if layers is None and of_layers:
         raise UsageError(
             "--layers: found none, expected the model's attention layers: the files time one of them"
         )
-    graphs = _agreed("graphs", options.graphs_per_variant, [each.graphs_per_variant for each in evidence])
-    graphs = graphs or layers or 1
+    stated = [each.graphs_per_variant for each in evidence]
+    graphs = options.graphs_per_variant or _agreed("--graphs-per-variant", stated) or layers or 1
+    asides = [
+        f"{each.sources[0].path}: {each.graphs_per_variant} graphs a variant, taken as {graphs} as asked for"
+        for each in evidence
+        if each.graphs_per_variant not in {None, graphs}
+    ]
+    if options.layers and not of_layers and not any(each.layers for each in evidence) and graphs != layers:
+        asides.append(NO_LAYERS.format(options.layers))
     samples = combine.all_samples(evidence, layers=layers, graphs=graphs)
     samples, notes = combine.one_kernel(samples, options.kernel)
     if len(samples):
@@ -130,6 +144,13 @@ def build_calibration(
     tables = _tables(samples, (step_fit, compile_fit), draft, engine, graphs=graphs, mode=options.table)
     if compile_fit is None:
         draft.warnings.append(NO_COMPILES)
+    residuals = {
+        name: part.residuals() for name, part in (("step", step_fit), ("compile", compile_fit)) if part
+    }
+    for name, each in residuals.items():
+        line = poor_fit(name, each)
+        if line is not None and (name not in tables or tables[name].rows is None):
+            draft.warnings.append(line)
     fit = {
         "kind": "+".join(dict.fromkeys(source.kind for each in evidence for source in each.sources)),
         "source": [asdict(source) for each in evidence for source in each.sources],
@@ -137,9 +158,7 @@ def build_calibration(
         "(docs/design/0016-a-cost-model-fitted-from-measurements.md)",
         "engine": {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"},
         "parameters": draft.parameters,
-        "residuals": {
-            name: part.residuals() for name, part in (("step", step_fit), ("compile", compile_fit)) if part
-        },
+        "residuals": residuals,
         "range": {
             name: _range(each)
             for name, each in (("step", steps), ("compile", samples.take(combine.is_compile(samples))))
@@ -162,16 +181,15 @@ def build_calibration(
             | {"fit": fit}
         ),
         warnings=tuple(draft.warnings),
-        notes=(*(note for each in evidence for note in each.notes), *notes),
+        notes=(*(note for each in evidence for note in each.notes), *notes, *asides),
     )
 
 
-def _agreed(what: str, asked: int | None, found: Sequence[int | None]) -> int | None:
-    if asked is not None:
-        return asked
+def _agreed(option: str, found: Sequence[int | None]) -> int | None:
+    """What the files say of a number; None where none does."""
     known = sorted({each for each in found if each is not None})
     if len(known) > 1:
-        option = "--layers" if what == "layers" else "--graphs-per-variant"
+        what = option.removeprefix("--").partition("-")[0]
         raise InputError(
             f"files of {' and '.join(map(str, known))} {what}", f"files of one model, or {option} to choose"
         )

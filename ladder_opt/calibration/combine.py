@@ -104,7 +104,7 @@ class PartFit:
             "low": term.low,
             "high": term.high,
             "unit": UNITS[name],
-            "how": "95% interval of a wild bootstrap",
+            "how": "95% interval of a bootstrap of residuals",
             "share_of_mean_row": term.share,
             "explained_by_other_terms": term.explained_by_others,
             "told_from_zero": term.is_told_from_zero,

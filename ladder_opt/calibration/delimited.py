@@ -17,7 +17,7 @@ from ladder_opt.files import decode_text, read_bytes
 MAX_FILE_BYTES = 256 << 20
 _MAX_ROWS = 2_000_000
 _LARGEST_SIZE = 1 << 31
-_SMALLEST_SECONDS, _LARGEST_SECONDS = 1e-12, 1e9  # whose squares and quotients stay finite
+SMALLEST_SECONDS, LARGEST_SECONDS = 1e-12, 1e9  # whose squares and quotients stay finite
 _DELIMITERS = "\t,;|"
 _SHOWN = 60
 
@@ -62,7 +62,7 @@ class Row:
             InputError: it is something else, or missing.
         """
         number = self._number(name)
-        if not _SMALLEST_SECONDS <= number * unit_seconds <= _LARGEST_SECONDS:
+        if not SMALLEST_SECONDS <= number * unit_seconds <= LARGEST_SECONDS:
             self.refuse(name, "a time above 0, from 1e-12 s to 1e9 s")
         return number * unit_seconds
 

@@ -68,7 +68,9 @@ KINDS: tuple[Kind, ...] = (
         "measurements",
         "rows of ladder-opt measure",
         lambda path: is_measurement_header(_header(path)),
-        lambda paths, engine, _options: [read_measurements(path, engine) for path in paths],
+        lambda paths, engine, options: [
+            read_measurements(path, engine, layers=options.layers) for path in paths
+        ],
     ),
     Kind(
         "spyre_microbenchmark",

@@ -46,7 +46,7 @@ class MeasurementRow:
         step_seconds_high: upper end.
         repeats: calls timed.
         compile_seconds: of one graph, above 0.
-        layers: attention layers of the model, calls a step.
+        layers: attention layers of the model, calls a step; None: not said, one unless calibrate is told.
         graphs_per_variant: graphs that a server compiles for a variant; None: as many as layers.
         block_size: tokens.
         num_query_heads: of the model.
@@ -71,7 +71,7 @@ class MeasurementRow:
     step_seconds_high: float | None = None
     repeats: int | None = None
     compile_seconds: float | None = None
-    layers: int = 1
+    layers: int | None = None
     graphs_per_variant: int | None = None
     block_size: int | None = None
     num_query_heads: int | None = None
@@ -90,7 +90,7 @@ class MeasurementRow:
     @property
     def graphs(self) -> int:
         """Graphs of a variant."""
-        return self.layers if self.graphs_per_variant is None else self.graphs_per_variant
+        return self.graphs_per_variant or self.layers or 1
 
     @property
     def step_spread(self) -> float:
@@ -104,6 +104,7 @@ COLUMNS: Final = tuple(field.name for field in fields(MeasurementRow))
 REQUIRED: Final = ("kernel", "num_seqs", "num_blocks")
 _SIZES = (
     "repeats",
+    "layers",
     "graphs_per_variant",
     "block_size",
     "num_query_heads",
@@ -162,7 +163,7 @@ def samples_of(rows: Sequence[MeasurementRow], *, source: str = "") -> Samples:
                 kernel=[row.kernel for row in timed],
                 num_seqs=[row.num_seqs for row in timed],
                 num_blocks=[row.num_blocks for row in timed],
-                seconds=[(row.step_seconds or 0.0) * row.layers for row in timed],
+                seconds=[(row.step_seconds or 0.0) * (row.layers or 1) for row in timed],
                 spread=[row.step_spread for row in timed],
                 source=source,
             ),
@@ -200,7 +201,6 @@ def _row(row: Row) -> MeasurementRow:
         kernel=kernel,
         num_seqs=row.size("num_seqs"),
         num_blocks=row.size("num_blocks"),
-        layers=row.size_or_none("layers") or 1,
         noise=row.share("noise") if "noise" in row.cells else None,
         logits_soft_cap=row.share("logits_soft_cap") if "logits_soft_cap" in row.cells else None,
         **times,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +16,14 @@ KIND: Final = "measurements"
 NOISY: Final = 0.2  # relative spread of one call repeated over the run
 
 
-def read_measurements(path: str | Path, engine: Engine) -> Evidence:
+def read_measurements(path: str | Path, engine: Engine, *, layers: int | None = None) -> Evidence:
     """Read one file.
+
+    Args:
+        path: the file.
+        engine: whose block size its rows have, where they say.
+        layers: of the model served; None: as the rows say. A row is one layer's share, so that rows measured
+            with others are good for it too.
 
     Raises:
         InputError: rows of several models, or of blocks of another size than the engine's.
@@ -36,13 +43,22 @@ def read_measurements(path: str | Path, engine: Engine) -> Evidence:
             path=path,
             column="block_size",
         )
+    stated = next((row.layers for row in rows if row.layers is not None), None)
+    warnings = []
+    if layers is not None and stated not in {None, layers}:
+        warnings.append(
+            f"{path}: its rows say {stated} layers; their seconds of one layer were taken {layers} times, as "
+            "--layers says"
+        )
+    layers = layers or stated
+    rows = tuple(replace(row, layers=layers) for row in rows)
     noise = max((row.noise for row in rows if row.noise is not None), default=0.0)
+    if noise > NOISY:
+        warnings.append(f"{path}: the machine was not calm: one call repeated varies by {noise:.0%}")
     return Evidence(
         samples=samples_of(rows, source=str(path)),
-        layers=rows[0].layers,
+        layers=layers,
         graphs_per_variant=rows[0].graphs,
         sources=(Source(str(path), sha256_of(path), len(rows), KIND),),
-        warnings=(f"{path}: the machine was not calm: one call repeated varies by {noise:.0%}",)
-        if noise > NOISY
-        else (),
+        warnings=tuple(warnings),
     )

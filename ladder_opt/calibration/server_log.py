@@ -32,6 +32,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.calibration.delimited import LARGEST_SECONDS, SMALLEST_SECONDS
 from ladder_opt.calibration.evidence import (
     BASE,
     COMPILE_BASE,
@@ -75,6 +76,7 @@ _ITERATION: Final = re.compile(
 )
 _LINES: Final = (_RECORDED, _RECORDED_BEFORE, _BATCHED_VARIANT, _COMPLETE, _ITERATION)
 _LARGEST: Final = 1 << 31
+_MOST_DIGITS: Final = 12
 
 
 @dataclass
@@ -104,22 +106,26 @@ def read_server_log(path: str | Path, engine: Engine) -> Evidence:
             if their numbers of variants agree.
 
     Raises:
-        InputError: none of the lines is there, or a time in them is 0.
+        InputError: none of the lines is there, all are set aside, or a warm-up took longer than any does.
     """
     stored = load(path)
     lines = stored.data.decode("utf-8", "replace").splitlines()
     starts, steps, set_aside = [_Start()], [], Counter[str]()
-    for line in lines:
+    for number, line in enumerate(lines, start=1):
         if _NEW_START.search(line):
             starts.append(_Start())
         if (match := _ITERATION.search(line)) is not None:
-            row = _iteration(match, engine)
-            if isinstance(row, str):
-                set_aside[row] += 1
-            else:
+            row, doubt = _iteration(match, engine)
+            if doubt is None:
                 steps.append(row)
-        else:
+            else:
+                set_aside[doubt] += 1
+            continue
+        try:
             _note_warmup_line(starts[-1], line)
+        except ValueError as error:
+            expected = f"seconds of a warm-up, up to {LARGEST_SECONDS:g}"
+            raise InputError(f"{str(error)[:40]} s", expected, path=path, line=number) from None
     starts = [start for start in starts if start.layers or start.batched or start.complete]
     if not starts and not steps:
         left = ", ".join(f"{count} {reason}" for reason, count in set_aside.items()) or "no such line"
@@ -148,32 +154,56 @@ def _text(path: str | Path) -> str:
 
 def _note_warmup_line(start: _Start, line: str) -> None:
     if (match := _RECORDED.search(line)) is not None:
-        start.layers[int(match[1]), int(match[2])].append(float(match[3]))
+        start.layers[_whole(match[1]), _whole(match[2])].append(_seconds(match[3]))
     elif (match := _RECORDED_BEFORE.search(line)) is not None:
-        start.layers[int(match[1]), 0].append(float(match[2]))
+        start.layers[_whole(match[1]), 0].append(_seconds(match[2]))
     elif (match := _BATCHED_VARIANT.search(line)) is not None:
-        start.batched[int(match[1]), int(match[2]), int(match[3])].append(float(match[4]))
+        start.batched[_whole(match[1]), _whole(match[2]), _whole(match[3])].append(_seconds(match[4]))
     elif (match := _SEQUENCE_VARIANT.search(line)) is not None:
-        start.sequences[int(match[1]), int(match[2])].append(float(match[3]))
+        start.sequences[_whole(match[1]), _whole(match[2])].append(_seconds(match[3]))
     elif (match := _COMPLETE.search(line)) is not None:
-        start.complete.append((int(match[1]), float(match[2])))
+        start.complete.append((_whole(match[1]), _seconds(match[2])))
     elif (match := _WARMUP.search(line)) is not None:
-        start.warmup.append(float(match[1]))
+        start.warmup.append(_seconds(match[1]))
     elif (match := _BLOCK_LADDER.search(line)) is not None:
-        start.num_blocks = tuple(sorted({int(part) for part in match[1].split(",") if part.strip()}))
+        start.num_blocks = tuple(sorted({_whole(part) for part in match[1].split(",") if part.strip()}))
 
 
-def _iteration(match: re.Match[str], engine: Engine) -> tuple[float, ...] | str:
-    """(seconds, decodes, prefill tokens, blocks), or why the step is set aside."""
-    requests, tokens, decodes, decoded = (int(match[group][:12]) for group in (1, 2, 3, 4))
-    if match[6]:
-        return "dummy"
-    if decoded != decodes:
-        return "several tokens a decode"
-    if float(match[5]) <= 0 or not requests + decodes:
-        return "without time or work"
+def _whole(digits: str) -> int:
+    """A whole number; of more digits than any size has, its first ones, which is too large all the same."""
+    return int(digits[:_MOST_DIGITS])
+
+
+def _seconds(number: str) -> float:
+    """Seconds of a warm-up's line.
+
+    Raises:
+        ValueError: more than a number of a log can be.
+    """
+    seconds = float(number)
+    if seconds > LARGEST_SECONDS:
+        raise ValueError(number)
+    return seconds
+
+
+def _iteration(match: re.Match[str], engine: Engine) -> tuple[tuple[float, ...], str | None]:
+    """(seconds, decodes, prefill tokens, blocks), and why the step is set aside, if it is."""
+    requests, tokens, decodes, decoded = (_whole(match[group]) for group in (1, 2, 3, 4))
+    seconds = float(match[5]) / 1e3
     used = float(match[7]) / 100 if match[7] and engine.num_kv_blocks is not None else float("nan")
-    return float(match[5]) / 1e3, float(decodes), float(tokens), used * engine.usable_kv_blocks
+    limits = f"{SMALLEST_SECONDS:g} s to {LARGEST_SECONDS:g} s"
+    doubts = {
+        "dummy": match[6] is not None,
+        "several tokens a decode": decoded != decodes,
+        "without time or work": not seconds or not requests + decodes or requests > tokens,
+        f"a time that is not from {limits}": not SMALLEST_SECONDS <= seconds <= LARGEST_SECONDS,
+        f"more sequences than max_num_seqs {engine.max_num_seqs}": requests + decodes > engine.max_num_seqs,
+        f"more tokens than max_num_batched_tokens {engine.max_num_batched_tokens}": tokens + decodes
+        > engine.max_num_batched_tokens,
+        "more than all KV blocks in use": used > 1,
+    }
+    row = (seconds, float(decodes), float(tokens), used * engine.usable_kv_blocks)
+    return row, next((reason for reason, holds in doubts.items() if holds), None)
 
 
 def _step_rows(steps: Sequence[tuple[float, ...]], path: str) -> tuple[Equations, ...]:

@@ -66,6 +66,12 @@ def calibrate_request_records(
         InputError: a file that cannot be used, or was not made under these limits.
     """
     runs, server, found = _fitted(paths, engine, options)
+    asked = {
+        "--layers": options.layers,
+        "--graphs-per-variant": options.graphs_per_variant,
+        "--kernel": options.kernel,
+        "--table always": "always" if options.table == "always" else None,
+    }
     scheduling = Scheduling(prefix_caching=options.prefix_caching)
     warnings = (*found.steps.warnings(), *_reproduced(runs, server, found), NO_PLANS)
     return Calibration(
@@ -76,7 +82,14 @@ def calibrate_request_records(
             }
         ),
         warnings=warnings,
-        notes=tuple(note for run in runs for note in _notes(run)),
+        notes=(
+            *_notes(runs, found),
+            *(
+                f"{option} is left aside: per-request records time whole steps and no compile"
+                for option, value in asked.items()
+                if value is not None
+            ),
+        ),
     )
 
 
@@ -104,7 +117,7 @@ def request_evidence(
             server=terms,
             sources=tuple(Source(each.path, each.sha256, each.rows, "request_records") for each in sources),
             warnings=warnings,
-            notes=tuple(note for run in runs for note in _notes(run)),
+            notes=_notes(runs, found),
         )
     ]
 
@@ -144,8 +157,14 @@ def _reproduced(runs: Sequence[RequestRecords], engine: ServerEngine, found: Ser
     return (line,)
 
 
-def _notes(run: RequestRecords) -> tuple[str, ...]:
-    return (*run.trace.notes, *set_aside_lines(run.trace.set_aside, len(run.trace)))
+def _notes(runs: Sequence[RequestRecords], found: ServerFit) -> tuple[str, ...]:
+    notes = []
+    for run in runs:
+        notes += [*run.trace.notes, *set_aside_lines(run.trace.set_aside, len(run.trace))]
+    if found.too_quick:
+        why = "tokens less than a microsecond apart"
+        notes.append(f"{found.too_quick} requests replayed and not fitted: {why}")
+    return tuple(notes)
 
 
 def _fit_part(

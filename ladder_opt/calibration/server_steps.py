@@ -39,6 +39,7 @@ _STEPS = TOTALS.index("steps")
 _WORK_TOTALS = [TOTALS.index(name) for name in ("decode_tokens", "decode_blocks", "prefill_tokens")]
 _ROUNDS = 25
 _UNDAMPED_ROUNDS = 8
+_LEAST_STEP_SECONDS = 1e-6  # a step launches kernels, which takes microseconds each; less is a clock's grain
 _SETTLED = 1e-4  # change of every parameter between rounds, relative
 
 
@@ -52,6 +53,7 @@ class ServerFit:
         rounds: rounds of replay and fit.
         first_token_error_seconds: mean absolute error of the replay's first tokens.
         last_token_error_seconds: and of its last tokens.
+        too_quick: requests that are replayed and not fitted: no step is as short as theirs.
     """
 
     cost: CostModel
@@ -59,6 +61,7 @@ class ServerFit:
     rounds: int
     first_token_error_seconds: float
     last_token_error_seconds: float
+    too_quick: int = 0
 
 
 def server_cost(
@@ -102,13 +105,14 @@ def fit_server_steps(
     measured = np.concatenate([_spans(run) for run in runs])
     used = [np.ones(len(run), np.bool_) for run in runs] if used is None else used
     chosen = np.concatenate(used)
-    several = np.concatenate([run.trace.output_tokens > 1 for run in runs]) & (measured > 0) & chosen
+    outputs = np.concatenate([run.trace.output_tokens for run in runs])
+    quick = (outputs > 1) & chosen & ~(measured >= _LEAST_STEP_SECONDS * (outputs - 1))
+    several = (outputs > 1) & chosen & ~quick
     if several.sum() < LEAST_REQUESTS:
         raise InputError(
             f"{int(several.sum())} requests that took time between the first and the last token",
             f"at least {LEAST_REQUESTS}",
         )
-    outputs = np.concatenate([run.trace.output_tokens for run in runs])
     base = float(np.percentile(measured[several] / (outputs[several] - 1), 10))
     cost = server_cost(name, base=base)
     times = [_replayed(run, engine, cost, scheduling) for run in runs]
@@ -136,7 +140,7 @@ def fit_server_steps(
     steps = fit_steps(*best_rows, WORK, seed=seed)
     cost = server_cost(name, **{term.name: term.seconds for term in steps.terms})
     times = [_replayed(run, engine, cost, scheduling) for run in runs]
-    return ServerFit(cost, steps, rounds, *_errors(runs, times, chosen))
+    return ServerFit(cost, steps, rounds, *_errors(runs, times, chosen), int(quick.sum()))
 
 
 def _replayed(

@@ -11,13 +11,16 @@ weight w_i = 1 / hypot(spread_i, `MISFIT`) is less for rows that were measured l
 repeat of a measurement shows. Solved by reweighted non-negative least squares (`scipy.optimize.nnls` on the
 triangular factor of the weighted columns), which gives exact zeros where a bound holds.
 
-Draws are a wild bootstrap: residuals, enlarged by their leverage, change sign at random and are multiplied by
-a factor of sqrt(nu / chi2_nu), nu = rows - terms, which makes their spread Student's t instead of a
-normal's, so that intervals hold with few rows too. The fit's terms are the draws' centre; an interval is
-their 2.5th to 97.5th percentile.
+Draws are a bootstrap of residuals, the rows staying as designed: each row's noise is some row's residual,
+enlarged by leverage (divided by sqrt(1 - h)), of a random sign, and all are stretched by a factor of
+sqrt(nu / chi2_nu), nu = rows - terms, which makes their spread Student's t instead of a normal's, so that
+intervals hold with few rows too. The fit's terms are the draws' centre. An interval is the 2.5th to 97.5th
+percentile of draws that may be negative, cut at 0: draws held at 0 leave the other terms no room on one
+side. `TermFit.draws` are never negative.
 
-What is guaranteed: theta >= 0; the same input and seed give the same numbers; with relative noise of no great
-tails and a model that holds, intervals cover the truth about as often as they say (a test counts it).
+What is guaranteed: theta >= 0; the same input and seed give the same numbers; with relative noise that is
+alike in all rows but for their weights, and a model that holds, intervals cover the truth about as often as
+they say (a test counts it; `python -m benchmarks.coverage` over more settings).
 """
 
 from __future__ import annotations
@@ -176,10 +179,12 @@ def fit_terms(
     covariance, undetermined, leverage = _linear_theory(x, fitted, weights, robust, residual)
     noise = _noise(residual, weights, leverage, x.shape[1])
     rng = np.random.default_rng(seed)
-    draws = theta[None, :].copy()
+    draws = free = theta[None, :].copy()
     if bootstraps >= 1:
-        draws = _draws(x / unit, fitted, weights, noise, rng=rng, bootstraps=bootstraps) / unit
-    low, high = np.percentile(draws, (2.5, 97.5), axis=0)
+        drawn = _drawn_seconds(fitted, weights, noise, free=len(y) - len(names), rng=rng, draws=bootstraps)
+        draws, free = (each / unit for each in _draws(x / unit, drawn, weights))
+    # Of B draws the k-th is at k / (B + 1); numpy's own rule would make an interval of 200 one of 94 %.
+    low, high = np.maximum(np.percentile(free, (2.5, 97.5), axis=0, method="weibull"), 0.0)
     holding = np.maximum((x > 0).sum(axis=0), 1)
     share = (x * theta / fitted[:, None]).sum(axis=0) / holding
     middle = float(np.sum((y - y.mean()) ** 2))
@@ -234,9 +239,7 @@ def _solve(x: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats]:
         orthogonal, triangle = np.linalg.qr(x * root[:, None])
         theta = nnls(triangle, orthogonal.T @ (y * root))[0]
         fitted = np.maximum(x @ theta, _floor(y))
-        scaled = (y / fitted - 1) * weights
-        scale = max(NORMAL_MAD * float(np.median(np.abs(scaled))), 1e-9)
-        robust = 1 / np.sqrt(1 + (scaled / (_TUNING * scale)) ** 2)
+        robust = _robust_weights((y / fitted - 1) * weights)
         if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
             break
     return np.asarray(theta), np.asarray(robust)
@@ -267,23 +270,53 @@ def _linear_theory(
 
 
 def _noise(residual: Floats, weights: Floats, leverage: Floats, terms: int) -> Floats:
-    """Relative noise of each row, as the bootstrap plays it."""
-    if len(residual) > terms:
-        return np.asarray(residual / np.maximum(1 - leverage, 1 / len(residual)))
-    return np.asarray(_NOMINAL_ERROR / weights)  # an exact fit says nothing of the noise
+    """Noise of a row of weight 1, (rows,), as the bootstrap deals it out."""
+    rows = len(residual)
+    if rows > terms:
+        return np.asarray(residual * weights / np.sqrt(np.maximum(1 - leverage, 1 / rows)))
+    return np.full(rows, _NOMINAL_ERROR)  # an exact fit says nothing of the noise
 
 
-def _draws(
-    x: Floats, fitted: Floats, weights: Floats, noise: Floats, *, rng: np.random.Generator, bootstraps: int
+def _drawn_seconds(
+    fitted: Floats, weights: Floats, noise: Floats, *, free: int, rng: np.random.Generator, draws: int
 ) -> Floats:
-    rows, terms = x.shape
-    free = rows - terms
-    stretch = np.sqrt(free / rng.chisquare(free, bootstraps)) if free > 0 else np.ones(bootstraps)
-    draws = np.empty((bootstraps, terms))
-    for at in range(bootstraps):
-        change = np.clip(rng.choice((-1.0, 1.0), rows) * noise * stretch[at], -0.9, 9.0)
-        draws[at], _ = _solve(x, fitted * (1 + change), weights)
-    return draws
+    """Seconds as they might have been measured, (draws, rows)."""
+    rows = len(fitted)
+    stretch = np.sqrt(free / rng.chisquare(free, draws)) if free > 0 else np.ones(draws)
+    signed = rng.choice((-1.0, 1.0), (draws, rows)) * noise[rng.integers(rows, size=(draws, rows))]
+    return np.asarray(fitted * (1 + np.clip(signed / weights * stretch[:, None], -0.9, 9.0)))
+
+
+def _draws(x: Floats, drawn: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Fits of drawn seconds, (draws, terms): never negative ones, and those free to be."""
+    free = _solve_freely(x, drawn, weights)
+    draws = free.copy()
+    for at in np.flatnonzero((free < 0).any(axis=1)):  # elsewhere the bound changes nothing
+        draws[at], _ = _solve(x, drawn[at], weights)
+    return draws, free
+
+
+def _solve_freely(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """As `_solve`, of (draws, rows) at once and without the bound."""
+    fitted, robust, floor = y, np.ones_like(y), 1e-3 * y.min(axis=1, keepdims=True)
+    theta = np.zeros((len(y), x.shape[1]))
+    for _ in range(REWEIGHTINGS):
+        root = np.sqrt(robust) * weights / fitted
+        before = theta
+        orthogonal, triangle = np.linalg.qr(x * root[:, :, None])
+        right = orthogonal.transpose(0, 2, 1) @ (y * root)[:, :, None]
+        theta = (np.linalg.pinv(triangle) @ right)[:, :, 0]  # columns may be mixes of others
+        fitted = np.maximum(theta @ x.T, floor)
+        robust = _robust_weights((y / fitted - 1) * weights)
+        if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
+            break
+    return np.asarray(theta)
+
+
+def _robust_weights(scaled: Floats) -> Floats:
+    """Of soft L1, of residuals (..., rows)."""
+    middle = np.median(np.abs(scaled), axis=-1, keepdims=True)
+    return np.asarray(1 / np.sqrt(1 + (scaled / (_TUNING * np.maximum(NORMAL_MAD * middle, 1e-9))) ** 2))
 
 
 def _explained(x: Floats, k: int) -> float:

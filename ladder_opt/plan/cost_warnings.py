@@ -1,8 +1,8 @@
-"""Where a plan leans on what its cost model was never measured at, or on a term that could not be told.
+"""Where a plan leans on a poor fit, on what was never measured, or on a term that could not be told.
 
-A cost file's `fit` says both: `range` (for "step" and "compile" the least and the most of `num_seqs`,
-`num_blocks`, `iterations`, `gathers` among the rows; the built-in model's holds sizes for both together), and
-for each of its `parameters` whether it was `told_from_zero`.
+A cost file's `fit` says it: `residuals` (whether the formula fits at all), `range` (for "step" and "compile"
+the least and the most of `num_seqs`, `num_blocks`, `iterations`, `gathers` among the rows; the built-in
+model's holds sizes for both together), and for each of its `parameters` whether it was `told_from_zero`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel
+from ladder_opt.cost.poor_fit import poor_fit
 from ladder_opt.solve.price import LadderPrice
 
 NOTICEABLE: Final = 0.05  # of the plan's step seconds, compile seconds, or cost
@@ -36,7 +37,17 @@ def cost_warnings(cost: CostModel, price: LadderPrice, *, may_draw: bool = False
     if not len(price.pair_seqs) or not cost.fit:
         return []
     hint = " (see --uncertainty 40)" if may_draw and (price.batched_steps or price.sequences) else ""
-    return [*_beyond_range(cost, price), *(f"{line}{hint}" for line in _not_told(cost, price))]
+    not_told = [f"{line}{hint}" for line in _not_told(cost, price)]
+    return [*_misses(cost), *_beyond_range(cost, price), *not_told]
+
+
+def _misses(cost: CostModel) -> list[str]:
+    """Formulas that say little of what they were fitted to; a table stands for itself."""
+    residuals = (cost.fit or {}).get("residuals")
+    if not isinstance(residuals, dict):
+        return []
+    parts = [part for part in ("step", "compile") if getattr(cost, f"{part}_table") is None]
+    return [line for part in parts if (line := poor_fit(part, residuals.get(part))) is not None]
 
 
 def fitted_range(cost: CostModel, part: str) -> Range:

@@ -34,8 +34,9 @@ def _mixed_text(cost: CostModel, fit: dict[str, Any]) -> RenderableType:
     legend = ", ".join(f"{at} {Path(path).name}" for at, path in enumerate(files, start=1))
     if not all(one["told_from_zero"] for one in entries):
         legend += "; *: not told from zero"
+    graphs = "1 graph" if cost.graphs_per_variant == 1 else f"{cost.graphs_per_variant} graphs"
     lines: list[RenderableType] = [
-        f"kernel {cost.kernel}; {cost.graphs_per_variant} graphs a variant",
+        f"kernel {cost.kernel}; {graphs} a variant",
         "",
         table,
         f"from: {legend}",

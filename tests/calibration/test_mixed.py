@@ -182,7 +182,7 @@ def iterations(seed: int, steps: int = 400) -> list[str]:
     rng = np.random.default_rng(seed)
     lines = []
     for at in range(steps):
-        decodes, prefill = int(rng.integers(1, 33)), int(rng.choice([0, 0, 100, 512]))
+        decodes, prefill = int(rng.integers(1, 32)), int(rng.choice([0, 0, 100, 480]))
         blocks = decodes * int(rng.integers(1, 60))
         took = (
             TRUTH["base"]
