@@ -71,7 +71,7 @@ clean:
 
 .venv/.core: .venv/.made pyproject.toml
 	@echo "Installing the package in $(@D)"
-	$(pip) --editable .
+	$(pip) --editable '.[report,frames]'
 	@touch $@
 
 .venv-test/.torch: .venv-test/.made $(CONSTRAINTS)

@@ -8,12 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
+from ladder_opt.extras import brought_by
 from ladder_opt.plot import palette
 from ladder_opt.plot.compared import Kind
 from ladder_opt.plot.ladder_data import OccupancyData, RungsData, WasteData
@@ -25,6 +21,13 @@ from ladder_opt.plot.time_data import (
 )
 from ladder_opt.plot.trace_data import TraceData
 from ladder_opt.plot.units import count_text, log_ticks, matplotlib_text, shown_name, spans_decades, time_unit
+
+with brought_by("report"):
+    from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 _COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
 _STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}

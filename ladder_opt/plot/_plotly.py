@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
+from ladder_opt.extras import brought_by
 from ladder_opt.plot import palette
 from ladder_opt.plot.compared import Kind
 from ladder_opt.plot.ladder_data import LadderLines, OccupancyData, RungsData, WasteData
@@ -28,6 +27,10 @@ from ladder_opt.plot.units import (
     time_unit,
 )
 from ladder_opt.units import duration_text, hours_text
+
+with brought_by("report"):
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
 
 _COLOURS: dict[Kind, str] = {
     "plan": palette.PLAN,
