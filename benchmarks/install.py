@@ -1,4 +1,4 @@
-"""What an installation costs: pip's CPU time for the core from wheels, with its extras, and package by package.
+"""What an installation costs: pip's CPU time for the core from wheels and with its extras, and by package.
 
 Each row is an environment of its own, made anew with the interpreter that runs this; pip's time includes that
 of unpacking, and of compiling to bytecode unless it is told not to. Wheels come out of pip's cache, which a
