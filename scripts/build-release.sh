@@ -97,7 +97,13 @@ sys.exit(bool(found.find_spec("torch") or found.find_spec("vllm")))' || fail "th
     clean "$environment/bin/ladder-opt" trace synth --requests 2000 --seed 1 -o trace.parquet >/dev/null
     clean "$environment/bin/ladder-opt" tune trace.parquet -o plan.json | head -1
     clean "$environment/bin/ladder-opt" check plan.json >/dev/null
-    rm "$work"/home/{trace.parquet,plan.json}
+    clean "$environment/bin/ladder-opt" report plan.json -o report.html 2>"$work/told" && fail "report needs no extra"
+    grep -q "expected it (pip install 'ladder-opt\[report\]')" "$work/told" || fail "report does not name its extra"
+    step "Python $minor: its report, with the extras"
+    clean "$interpreter" -m venv "$work/extras-$minor"
+    clean "$work/extras-$minor/bin/python" -m pip install --quiet --only-binary :all: "$wheel[report,frames]"
+    clean "$work/extras-$minor/bin/ladder-opt" report plan.json -o report.html --frontier-time 0s
+    rm "$work"/home/{trace.parquet,plan.json,report.html}
 done
 
 for minor in $(sed -n 's/.*"Programming Language :: Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml); do
