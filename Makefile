@@ -1,6 +1,7 @@
 # make demo       the package in .venv, then a plan for the sample trace in demo/plan.json
 # make test       the package, the linters and vLLM in .venv-test, then every check
 # make test-core  the same without torch and vLLM; tests that need them are skipped
+# make coverage   branch coverage of the tests, which has to be 95 % or more (half an hour)
 # make docs       the documentation in site/, of the environment that make test-core makes
 #
 # Needs Python >= 3.11, gcc, g++ and make. What is done is not done again; pyproject.toml or the
@@ -28,7 +29,7 @@ export PIP_NO_INPUT := 1
 pip = $(@D)/bin/python -m pip install --quiet --quiet
 
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-core checks check-lint check-format check-types check-tests clean
+.PHONY: help demo docs test test-core coverage checks check-lint check-format check-types check-tests clean
 
 help:
 	@awk '!/^#/ { exit } { sub(/^# ?/, ""); print }' Makefile
@@ -54,6 +55,16 @@ check-types:
 check-tests:
 	$(ENV)/bin/pytest $(PYTEST_ARGS)
 
+# Lines of compiled loops are not seen, so the tests next to them run again with those as plain Python.
+# Few examples of each property: one more seldom runs another line.
+COVERAGE := .venv-test/bin/coverage
+coverage: .venv-test/.package
+	$(COVERAGE) erase
+	$(COVERAGE) run -m pytest -q --hypothesis-profile=few $(COVERED_TESTS)
+	NUMBA_DISABLE_JIT=1 $(COVERAGE) run -m pytest -q --hypothesis-profile=few $(LOOP_TESTS)
+	$(COVERAGE) combine --quiet
+	$(COVERAGE) report
+
 docs: .venv-test-core/.package
 	.venv-test-core/bin/python -m scripts.make_docs
 	.venv-test-core/bin/mkdocs build
@@ -71,7 +82,7 @@ clean:
 
 .venv/.core: .venv/.made pyproject.toml
 	@echo "Installing the package in $(@D)"
-	$(pip) --editable .
+	$(pip) --editable '.[report,frames]'
 	@touch $@
 
 .venv-test/.torch: .venv-test/.made $(CONSTRAINTS)

@@ -1,13 +1,17 @@
 """numba's `njit` with a cache that only ever saves time: where it cannot be kept, loops are compiled again.
 
 numba by itself refuses to define a cached function where no folder can be written (a read-only installation
-without a home), and lets a full disk, or a cache torn by a crash, end the program.
+without a home), and lets a full disk, or a cache torn by a crash, end the program. And of two processes that
+save one function for different types at once, both may name the same file in the index, which then holds the
+code of one of them for both; so whoever reads or saves holds the folder's lock.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
@@ -37,14 +41,30 @@ def _forgive(cache: Any) -> None:
 
     def load_if_possible(*arguments: Any) -> Any:
         try:
-            return load(*arguments)
+            with _lock(cache, fcntl.LOCK_SH):
+                return load(*arguments)
         except Exception:  # noqa: BLE001  (a torn pickle raises anything)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), _lock(cache, fcntl.LOCK_EX):
                 cache.flush()
         return None
 
     def save_if_possible(*arguments: Any) -> None:
-        with contextlib.suppress(Exception):  # it reads what is there first
+        # It reads what is there first.
+        with contextlib.suppress(Exception), _lock(cache, fcntl.LOCK_EX):
             save(*arguments)
 
     cache.load_overload, cache.save_overload = load_if_possible, save_if_possible
+
+
+@contextlib.contextmanager
+def _lock(cache: Any, kind: int) -> Iterator[None]:
+    """Hold the lock of the cache's folder, where its file system has locks; it leaves no file behind."""
+    handle = -1
+    with contextlib.suppress(OSError, TypeError, AttributeError):
+        handle = os.open(cache.cache_path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(handle, kind)
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import hashlib
 import io
@@ -12,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -192,6 +193,15 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a UTF-8 file, whole or not at all; bytes of odd file names come out as they went in."""
     with replace_when_whole(path) as part:
         part.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
+
+
+def write_csv(path: str | Path, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as CSV, whole or not at all; None is an empty cell, a float all of its digits."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, out.getvalue())
 
 
 def _mode_of(path: str | Path) -> int | None:

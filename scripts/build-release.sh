@@ -7,12 +7,15 @@
 # OTHER_PYTHONS='python3.12 python3.13'  more that install the wheel and run it; of the versions that
 #                                        pyproject.toml names, those not given are only resolved for
 #
-# --without-tests leaves out the sdist's own tests, which take minutes.
+# PYTEST_ARGS='tests/docs tests/plan'    what of the sdist's own tests runs, instead of all of them
+#
+# --without-tests leaves out the sdist's own tests, which take a quarter of an hour.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repository=$PWD
 python=${PYTHON:-python3}
 read -ra others <<<"${OTHER_PYTHONS:-}"
+read -ra pytest_args <<<"${PYTEST_ARGS:-}"
 with_tests=true
 TIMEFORMAT='  %0R s (%U s of CPU, %S s in the kernel)'
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
@@ -97,7 +100,13 @@ sys.exit(bool(found.find_spec("torch") or found.find_spec("vllm")))' || fail "th
     clean "$environment/bin/ladder-opt" trace synth --requests 2000 --seed 1 -o trace.parquet >/dev/null
     clean "$environment/bin/ladder-opt" tune trace.parquet -o plan.json | head -1
     clean "$environment/bin/ladder-opt" check plan.json >/dev/null
-    rm "$work"/home/{trace.parquet,plan.json}
+    clean "$environment/bin/ladder-opt" report plan.json -o report.html 2>"$work/told" && fail "report needs no extra"
+    grep -q "expected it (pip install 'ladder-opt\[report\]')" "$work/told" || fail "report does not name its extra"
+    step "Python $minor: its report, with the extras"
+    clean "$interpreter" -m venv "$work/extras-$minor"
+    clean "$work/extras-$minor/bin/python" -m pip install --quiet --only-binary :all: "$wheel[report,frames]"
+    clean "$work/extras-$minor/bin/ladder-opt" report plan.json -o report.html --frontier-time 0s
+    rm "$work"/home/{trace.parquet,plan.json,report.html}
 done
 
 for minor in $(sed -n 's/.*"Programming Language :: Python :: \(3\.[0-9]*\)".*/\1/p' pyproject.toml); do
@@ -125,7 +134,7 @@ if $with_tests; then
     clean "$python" -m venv "$work/tests"
     clean "$work/tests/bin/python" -m pip install --quiet \
         --constraint "$work/unpacked/requirements/constraints-test.txt" "$work/unpacked[test]"
-    clean bash -c 'cd "$0" && "$1" -m pytest -q' "$work/unpacked" "$work/tests/bin/python"
+    clean bash -c 'cd "$0" && exec "$@"' "$work/unpacked" "$work/tests/bin/python" -m pytest -q "${pytest_args[@]}"
 fi
 
 step "Notes"

@@ -15,8 +15,10 @@ for _name, _value in VLLM_ENVIRONMENT.items():  # before any test imports vLLM
     os.environ.setdefault(_name, _value)
 
 # `default` is for every run, the same examples each time in CI; `slow` is for a change to what the
-# properties are about: pytest --hypothesis-profile=slow
+# properties are about: pytest --hypothesis-profile=slow; `few` is for what an example more does not change,
+# such as the lines that run: make coverage
 settings.register_profile("default", max_examples=100, deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("few", max_examples=15, deadline=None, derandomize=True)
 settings.register_profile("slow", max_examples=10_000, deadline=None)
 settings.load_profile("default")
 

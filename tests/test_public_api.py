@@ -23,6 +23,7 @@ STAGES = (
     "_version",
     "_jit",
     "errors",
+    "extras",
     "files",
     "validation",
     "units",

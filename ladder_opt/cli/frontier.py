@@ -20,7 +20,7 @@ from ladder_opt.cli.options import (
 )
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.cli.traffic import load_traffic, span_note
-from ladder_opt.files import check_output, write_text
+from ladder_opt.files import check_output, write_csv
 from ladder_opt.plan.frontier import frontier
 
 
@@ -65,7 +65,8 @@ def run(
     warn([*traffic.notes, *span_note(traffic, restarts)], label="note")
     warn(found.warnings)
     if output is not None:
-        write_text(output, found.to_frame().to_csv(index=False, lineterminator="\n"))
+        columns = found.to_columns()
+        write_csv(output, list(columns), zip(*columns.values(), strict=True))
     if as_json:
         print_json(found.to_dict())
     else:

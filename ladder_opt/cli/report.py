@@ -45,6 +45,8 @@ def run(
     """Show a plan to people: one HTML file with charts, or figures for slides."""
     if output is None and figures is None:
         raise UsageError("found no output, expected -o REPORT.html, --figures FOLDER, or both")
+    if figures is not None:
+        pass
     from ladder_opt.report.figures import check_format, write_figures  # noqa: PLC0415
     from ladder_opt.report.html import write_report  # noqa: PLC0415
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +24,9 @@ from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.cli.scheduling_options import SchedulingOptions
 from ladder_opt.cli.traffic import load_traffic
 from ladder_opt.errors import UsageError
-from ladder_opt.files import check_output, write_text
+from ladder_opt.files import check_output, write_csv
 from ladder_opt.ladder import parse_rungs
-from ladder_opt.plan.sweep import SETTINGS, sweep
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ladder_opt.plan.sweep import RESULTS, SETTINGS, sweep_rows
 
 _WIDTH_IN_A_PIPE = 160
 _AUTO = "auto"
@@ -146,7 +143,7 @@ def run(
     load = grid_options.load_options()
     with progress_bar() as progress:
         traffic = load_traffic(traces, StepsOptions(), read, load, engine, engine_options=engine_options)
-        frame = sweep(
+        rows = sweep_rows(
             traffic.source,  # type: ignore[arg-type]  # traces, for no histogram was named
             cost_options.cost(),
             grid=grid,
@@ -155,20 +152,21 @@ def run(
             replay_options=load.replay_options(engine_options, jobs),
             progress=progress,
         )
-    failed = _failed(frame, list(grid))
-    if len(failed) == len(frame):
-        reasons = list(dict.fromkeys(frame["error"]))
+    failed = _failed(rows, list(grid))
+    if len(failed) == len(rows):
+        reasons = list(dict.fromkeys(row["error"] for row in rows))
         more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
         raise UsageError(
-            f"found no plan at any of {len(frame)} points, expected one or more: {failed[0]}{more}"
+            f"found no plan at any of {len(rows)} points, expected one or more: {failed[0]}{more}"
         )
     warnings = [*traffic.warnings, *failed]
     warn(traffic.notes, label="note")
     warn(warnings)
     if output is not None:
-        write_text(output, frame.to_csv(index=False, lineterminator="\n"))
+        columns = [*SETTINGS, *RESULTS]
+        write_csv(output, columns, ([row[name] for name in columns] for row in rows))
     if as_json:
-        print_json({"points": _records(frame)})
+        print_json({"points": rows})
     else:
         from ladder_opt.report.sweep_text import sweep_text  # noqa: PLC0415
         from ladder_opt.report.terminal import console  # noqa: PLC0415
@@ -176,21 +174,14 @@ def run(
         wide = console()
         if not wide.is_terminal:
             wide.width = _WIDTH_IN_A_PIPE
-        wide.print(sweep_text(frame, list(grid)))
+        wide.print(sweep_text(rows, list(grid)))
     return exit_code(strict=restarts.strict, warnings=warnings)
 
 
-def _failed(frame: pd.DataFrame, varied: list[str]) -> list[str]:
+def _failed(rows: list[dict[str, Any]], varied: list[str]) -> list[str]:
     lines = []
-    for record in _records(frame):
-        if record["error"] is not None:
-            settings = ", ".join(f"{name} {record[name]}" for name in varied)
-            lines.append(f"no plan for {settings}: {record['error']}")
+    for row in rows:
+        if row["error"] is not None:
+            settings = ", ".join(f"{name} {row[name]}" for name in varied)
+            lines.append(f"no plan for {settings}: {row['error']}")
     return lines
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    import pandas as pd  # noqa: PLC0415
-
-    records = frame.astype(object).to_dict("records")
-    return [{str(name): None if pd.isna(cell) else cell for name, cell in one.items()} for one in records]

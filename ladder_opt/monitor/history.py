@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ladder_opt.errors import InputError
+from ladder_opt.extras import brought_by
 from ladder_opt.files import read_text, write_text
 from ladder_opt.monitor.result import Drift
 from ladder_opt.validation import check_schema, load_json_object
@@ -102,7 +103,8 @@ def read_drift_history(path: str | Path) -> pd.DataFrame:
     Raises:
         InputError: the file cannot be read, or a line is whole and no run.
     """
-    import pandas as pd  # noqa: PLC0415
+    with brought_by("frames"):
+        import pandas as pd  # noqa: PLC0415
 
     records, torn = _records(read_text(path, max_bytes=MAX_HISTORY_BYTES, what="a history of drift"), path)
     for line in _told(torn, len(records), path):

@@ -151,10 +151,11 @@ def write_table_file(columns: Mapping[str, NDArray[Any]], path: str | Path) -> N
         InputError: the folder cannot be written.
     """
     if str(path).endswith(".parquet"):
-        import pandas as pd  # noqa: PLC0415  (a quarter of a second, and CSV needs none of it)
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
 
         with replace_when_whole(path) as part:
-            pd.DataFrame(dict(columns)).to_parquet(part, index=False)
+            pq.write_table(pa.table(dict(columns)), part)
         return
     lines = [",".join(columns)]
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.extras import brought_by
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -59,7 +61,8 @@ class RequestTimes:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a request, the totals left out."""
-        import pandas as pd  # noqa: PLC0415  (slow to import)
+        with brought_by("frames"):
+            import pandas as pd  # noqa: PLC0415
 
         names = [name for name in self.__dataclass_fields__ if name != "totals"]
         names += ["time_to_first_token_seconds", "time_per_output_token_seconds"]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
+from ladder_opt.extras import brought_by
 from ladder_opt.occupancy._cells import counted_cells, joined, merged_cells
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ class SequenceHistogram:
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_blocks, query_len, calls."""
-        import pandas as pd  # noqa: PLC0415  (a quarter of a second, and most callers stay in numpy)
+        with brought_by("frames"):
+            import pandas as pd  # noqa: PLC0415
 
         return pd.DataFrame({"num_blocks": self.num_blocks, "query_len": self.query_len, "calls": self.calls})
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import UsageError
+from ladder_opt.extras import brought_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,8 @@ class Timeline:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a sample, `seconds` first."""
-        import pandas as pd  # noqa: PLC0415  (slow to import)
+        with brought_by("frames"):
+            import pandas as pd  # noqa: PLC0415
 
         columns = {"seconds": self.seconds}
         columns |= {name: getattr(self, name) for name in _COLUMNS}

@@ -12,6 +12,7 @@ import numpy as np
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
+from ladder_opt.extras import brought_by
 from ladder_opt.ladder import Ladders
 from ladder_opt.markup import table
 from ladder_opt.occupancy.replay import load_warnings
@@ -60,20 +61,23 @@ class Frontier:
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each point: warm-up, step seconds, variants, ladders, marks."""
-        import pandas as pd  # noqa: PLC0415
+        with brought_by("frames"):
+            import pandas as pd  # noqa: PLC0415
 
-        return pd.DataFrame(
-            {
-                "warmup_seconds": [price.warmup_seconds for price in self.prices],
-                "step_seconds": [price.step_seconds for price in self.prices],
-                "num_variants": [price.num_variants for price in self.prices],
-                "num_seqs": [" ".join(map(str, price.ladders.num_seqs)) for price in self.prices],
-                "num_blocks": [" ".join(map(str, price.ladders.num_blocks)) for price in self.prices],
-                **self._query_lens(),
-                "knee": [index == self.knee for index in range(len(self))],
-                "chosen": [index == self.chosen for index in range(len(self))],
-            }
-        )
+        return pd.DataFrame(self.to_columns())
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """The columns of `to_frame`, a value a point."""
+        return {
+            "warmup_seconds": [price.warmup_seconds for price in self.prices],
+            "step_seconds": [price.step_seconds for price in self.prices],
+            "num_variants": [price.num_variants for price in self.prices],
+            "num_seqs": [" ".join(map(str, price.ladders.num_seqs)) for price in self.prices],
+            "num_blocks": [" ".join(map(str, price.ladders.num_blocks)) for price in self.prices],
+            **self._query_lens(),
+            "knee": [index == self.knee for index in range(len(self))],
+            "chosen": [index == self.chosen for index in range(len(self))],
+        }
 
     def _query_lens(self) -> dict[str, list[str]]:
         """The column of query lengths, where the target has them."""

@@ -16,6 +16,7 @@ from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, SolveError, UsageError
 from ladder_opt.executor import Executor, Report
+from ladder_opt.extras import brought_by
 from ladder_opt.occupancy.replay import falls_behind
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.plan import Plan
@@ -102,8 +103,38 @@ def sweep(
     Raises:
         UsageError: an unknown setting, one without values, or too many combinations.
     """
-    import pandas as pd  # noqa: PLC0415
+    with brought_by("frames"):
+        import pandas as pd  # noqa: PLC0415
 
+    rows = sweep_rows(
+        traces,
+        cost,
+        grid=grid,
+        engine=engine,
+        options=options,
+        replay_options=replay_options,
+        progress=progress,
+    )
+    frame = pd.DataFrame(rows, columns=[*SETTINGS, *RESULTS])
+    # A missing whole number would make floats of all of them.
+    return frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"falls_behind": "boolean"})
+
+
+def sweep_rows(
+    traces: AnyTrace | Sequence[AnyTrace],
+    cost: CostModel | None = None,
+    *,
+    grid: Mapping[str, Sequence[Any]],
+    engine: Engine | None = None,
+    options: SolveOptions | None = None,
+    replay_options: ReplayOptions | None = None,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of `sweep`, without pandas: `SETTINGS` and `RESULTS` by name, None where missing.
+
+    Raises:
+        UsageError: as `sweep` does.
+    """
     _check(grid)
     base = replay_options or ReplayOptions()
     point = _Point(
@@ -119,15 +150,12 @@ def sweep(
         for values in itertools.product(*(dict.fromkeys(values) for values in grid.values()))
     ]
     with (base.executor or Executor()).open() as pool:
-        rows = pool.map(
+        return pool.map(
             _row,
             points,
             sizes=[1] * len(points),
             progress=None if progress is None else lambda share: progress("sweep", share),
         )
-    frame = pd.DataFrame(rows, columns=[*SETTINGS, *RESULTS])
-    # A missing whole number would make floats of all of them.
-    return frame.astype(dict.fromkeys(_WHOLE, "Int64") | {"falls_behind": "boolean"})
 
 
 def _check(grid: Mapping[str, Sequence[Any]]) -> None:

@@ -9,12 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
+from ladder_opt.extras import brought_by
 from ladder_opt.plot import palette
 from ladder_opt.plot.compared import Kind
 from ladder_opt.plot.labels import frontier_axes, frontier_labels
@@ -27,6 +23,13 @@ from ladder_opt.plot.time_data import (
 )
 from ladder_opt.plot.trace_data import TraceData
 from ladder_opt.plot.units import count_text, log_ticks, matplotlib_text, shown_name, time_unit
+
+with brought_by("report"):
+    from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 _COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
 _STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}

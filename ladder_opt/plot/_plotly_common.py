@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import plotly.graph_objects as go
-
 from ladder_opt.plot import palette
+from ladder_opt.plot._plotly_package import go
 from ladder_opt.plot.compared import Kind
 from ladder_opt.plot.theme import template
 from ladder_opt.plot.units import plotly_text, shown_name

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import plotly.graph_objects as go
-
 from ladder_opt.plot import palette
 from ladder_opt.plot._plotly_common import COLOURS, MARKERS, figure_name, finished
+from ladder_opt.plot._plotly_package import go
 from ladder_opt.plot.labels import AxisRange, Placed, frontier_axes, frontier_labels
 from ladder_opt.plot.time_data import FrontierData
 from ladder_opt.plot.units import log_ticks, plotly_text, time_unit

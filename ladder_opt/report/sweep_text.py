@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _HEADERS = {
     "max_num_seqs": "max_num\n_seqs",
@@ -31,16 +29,16 @@ _RESULTS = (
 )
 
 
-def sweep_text(frame: pd.DataFrame, varied: list[str]) -> RenderableType:
+def sweep_text(rows: Sequence[Mapping[str, Any]], varied: list[str]) -> RenderableType:
     """A table of the settings that vary, rungs, warm-up, step time and overpay, plan and default."""
-    columns = [name for name in varied if len(set(frame[name].tolist())) > 1]
-    fixed = [f"{name} {frame[name].iloc[0]:g}" for name in varied if name not in columns]
+    columns = [name for name in varied if len({row[name] for row in rows}) > 1]
+    fixed = [f"{name} {rows[0][name]:g}" for name in varied if name not in columns]
     table = Table(box=None, pad_edge=False)
     for name in (*(_HEADERS.get(name, name) for name in columns), *_RESULTS):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     table.add_column("", no_wrap=True)
     marks = set()
-    for _, row in frame.iterrows():
+    for row in rows:
         cells, mark = _cells(row)
         marks.add(mark)
         table.add_row(*(f"{row[name]:g}" for name in columns), *cells, mark)
@@ -52,7 +50,7 @@ def sweep_text(frame: pd.DataFrame, varied: list[str]) -> RenderableType:
     return Group(*lines)
 
 
-def _cells(row: Any) -> tuple[list[str], str]:
+def _cells(row: Mapping[str, Any]) -> tuple[list[str], str]:
     if isinstance(row["error"], str):
         return [""] * len(_RESULTS), "no plan"
     rungs = f"{len(row['num_seqs'].split())} x {len(row['num_blocks'].split())}"

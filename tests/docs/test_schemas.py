@@ -14,16 +14,32 @@ import pytest
 
 from ladder_opt.bucketer import Bucketer
 from ladder_opt.bucketer.recorder import StepRecorder, StepsWriter
-from ladder_opt.cost.model import builtin_names, read_cost_model
+from ladder_opt.calibration.api import calibrate
+from ladder_opt.calibration.measurement_rows import COLUMNS
+from ladder_opt.cost.model import (
+    CompileSeconds,
+    CostModel,
+    PerSequence,
+    ReplaySeconds,
+    StepSeconds,
+    builtin_names,
+    read_cost_model,
+)
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.plan.json_schemas import json_schemas
 from ladder_opt.plan.plan import plan_from_dict
 from ladder_opt.plan.tune import evaluate
+from tests.faults.commands import PAIRS
 from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan, make_spyre_plan
 
 SCHEMAS = json_schemas()
 PLAN = make_plan()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "files.md").read_text(encoding="utf-8")
+COST_KEYS = {field.alias or name for name, field in CostModel.model_fields.items()}
+STEP_KEYS, COMPILE_KEYS, REPLAY_KEYS, SEQUENCE_KEYS = (
+    set(part.model_fields) for part in (StepSeconds, CompileSeconds, ReplaySeconds, PerSequence)
+)
 
 
 def faults(name: str, data: Any) -> list[str]:
@@ -136,6 +152,32 @@ def keys_of(schema: Any) -> Iterator[str]:
     elif isinstance(schema, list):
         for value in schema:
             yield from keys_of(value)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_page_on_files_names_every_key(name: str) -> None:
+    named = set(re.findall(r"\w+", PAGE))
+    assert [key for key in dict.fromkeys(keys_of(SCHEMAS[name])) if key not in named] == []
+
+
+def test_the_page_on_files_names_what_calibrate_writes(tmp_path: Path) -> None:
+    named = set(re.findall(r"\w+", PAGE))
+    assert [name for name in COLUMNS if name not in named] == []
+    (tmp_path / "pairs.csv").write_text(PAIRS, encoding="utf-8")
+    fit = calibrate(tmp_path / "pairs.csv", ENGINE).cost.fit
+    assert fit is not None
+    keys = [*fit, *(key for each in fit["parameters"].values() for key in each), *fit["residuals"]["step"]]
+    assert {"draws", "value", "r_squared"} <= set(keys)
+    assert [key for key in keys if key not in named] == []
+
+
+@pytest.mark.parametrize("keys", [COST_KEYS, STEP_KEYS, COMPILE_KEYS, REPLAY_KEYS, SEQUENCE_KEYS])
+def test_a_cost_models_keys_have_a_line_of_their_own(keys: set[str]) -> None:
+    """In code marks in the section on cost models, not merely somewhere on the page."""
+    section = PAGE[PAGE.index("## Cost model") : PAGE.index("## Measurements")]
+    outside_of_examples = re.sub(r"```.*?```", "", section, flags=re.DOTALL)
+    marked = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", outside_of_examples))))
+    assert keys - marked == set()
 
 
 @pytest.mark.shared

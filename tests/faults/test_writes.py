@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 
-from ladder_opt.bucketer import Bucketer
-from ladder_opt.bucketer.recorder import StepRecorder, StepsWriter
-from ladder_opt.engine import Engine
 from ladder_opt.occupancy.record_file import read_recorded_steps
-from tests.faults.commands import WRITES, make_inputs, run
+from tests.faults.commands import RECORDER, WRITES, make_inputs, make_old, recorded, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -39,13 +36,13 @@ def test_a_full_disk_leaves_the_old_file(
 ) -> None:
     """The disk turns out to be full as the file is synced, after all has been written."""
     output = folder / "out" / f"o{WRITES[name].suffix}"
-    output.write_text("old", encoding="utf-8")
+    old = make_old(name, output)
     monkeypatch.setattr(os, "fsync", _full)
     capsys.readouterr()
     assert run(name, str(output)) == 2
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ladder-opt: ")]
     assert told == [f"ladder-opt: {output}: No space left on device"]
-    assert output.read_text(encoding="utf-8") == "old"
+    assert output.read_bytes() == old
     assert [each.name for each in output.parent.iterdir()] == [output.name]
 
 
@@ -72,32 +69,29 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(folder: Path, name: str
     assert [each.name for each in output.parent.iterdir()] == [output.name]
 
 
-@pytest.mark.parametrize("name", WRITES)
-def test_kill_9_leaves_the_old_file_or_the_new_one_whole(folder: Path, name: str) -> None:
-    output = folder / "out" / f"o{WRITES[name].suffix}"
+def states_after_kills(name: str, output: Path) -> list[str]:
+    """What the output holds after a kill at each touch of its folder in turn."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.faults.killed", name, str(output)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    states = json.loads(done.stdout.splitlines()[-1])
-    assert len(states) >= 3  # a file beside it, its sync, the move
+    states: list[str] = json.loads(done.stdout.splitlines()[-1])
     assert states == sorted(states, reverse=True)  # old, then new from some point on
+    return states
 
 
-def recorded(folder: Path, told: list[str]) -> tuple[StepRecorder, StepsWriter]:
-    recorder = StepRecorder()
-    recorder.start()
-    writer = StepsWriter(
-        recorder,
-        Bucketer.from_engine(Engine(max_num_seqs=8, max_model_len=2048)),
-        folder,
-        instance="i",
-        rank=0,
-        every_seconds=3600,
-        warn=told.append,
+@pytest.mark.parametrize("name", [*WRITES, RECORDER])
+def test_kill_9_leaves_the_old_file_or_the_new_one_whole(folder: Path, name: str) -> None:
+    states = states_after_kills(
+        name, folder / "out" / (f"o{WRITES[name].suffix}" if name in WRITES else "o.csv")
     )
-    recorder.decode([128] * 5, 128)
-    return recorder, writer
+    assert states.count("old") >= 3  # a file beside it, its sync, the move
+
+
+@pytest.mark.vllm
+def test_kill_9_leaves_whole_rows_and_measure_goes_on(folder: Path) -> None:
+    states = states_after_kills("measure", folder / "out" / "o.csv")
+    assert states.count("new") >= 2  # from its first row on
 
 
 def _refuse(*_: Any, **__: Any) -> None:
