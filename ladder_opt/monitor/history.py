@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError
 from ladder_opt.files import read_text, write_text
 from ladder_opt.monitor.result import Drift
@@ -31,6 +32,7 @@ _BEGINNING: Final = '{"schema": "ladder_opt/drift-history/'
 _PARTS: Final = ("rate", "length", "mix", "cost")
 
 
+@checked
 def history_record(drift: Drift, *, time: dt.datetime | None = None) -> dict[str, Any]:
     """The line of one run.
 
@@ -67,6 +69,7 @@ def history_record(drift: Drift, *, time: dt.datetime | None = None) -> dict[str
     }
 
 
+@checked
 def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
     """Add a line to a history, or begin one.
 
@@ -93,6 +96,7 @@ def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
     return told
 
 
+@checked
 def read_drift_history(path: str | Path) -> pd.DataFrame:
     """A history as a table, a row a run, indexed by `time` (UTC), oldest first.
 

@@ -127,8 +127,8 @@ def _change(parts: Parts) -> str:
         return f"what changed: the regret went{then} to {parts.now:.2%}, in percentage points"
     return (
         f"what changed: the regret went to {duration_text(parts.seconds.now)}; its parts in seconds, for "
-        "with rate or lengths\nas they were hardly a step is batched, and shares of what the best ladders cost "
-        "there say little"
+        "with rate or lengths\nas they were hardly a step is batched, and shares of what the best ladders "
+        "cost there say little"
     )
 
 
