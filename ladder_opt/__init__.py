@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from ladder_opt.trace.read import read_trace
     from ladder_opt.trace.stream import TraceStream
     from ladder_opt.trace.summary import summarize
-    from ladder_opt.trace.synth import synthesize
+    from ladder_opt.trace.synth import PROFILES, synthesize
     from ladder_opt.trace.table import HashIds, Trace
 
 _MODULE_OF = {
@@ -103,6 +103,7 @@ _MODULE_OF = {
     "Measurements": "measurement.api",
     "ModelShape": "measurement.model_shape",
     "MeasurementRow": "calibration.measurement_rows",
+    "PROFILES": "trace.synth",
     "Plan": "plan.plan",
     "Replay": "occupancy.replay",
     "ReplayOptions": "plan.options",
@@ -174,6 +175,7 @@ _MODULE_OF = {
 _MODULES = ("plot",)
 
 __all__ = [
+    "PROFILES",
     "Bucketer",
     "Calibration",
     "CaptureOptions",

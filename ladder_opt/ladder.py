@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 
@@ -130,6 +131,7 @@ def powers_of_two(start: int, limit: int) -> tuple[int, ...]:
     return (*rungs, limit)
 
 
+@checked
 def default_ladders(engine: Engine) -> Ladders:
     """The ladders the bucketer uses without a plan: powers of two, then the limit."""
     return Ladders(

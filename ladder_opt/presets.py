@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import UsageError, one_of
 
 PresetName = Literal["pow2", "8_5", "4_3", "9_8", "uniform"]
@@ -73,6 +74,7 @@ def preset_kv_buckets(name: str, *, max_model_len: int, block_size: int) -> tupl
     return (*sorted(tokens for tokens in buckets if tokens < max_model_len), max_model_len)
 
 
+@checked
 def preset_num_blocks(name: str, *, max_model_len: int, block_size: int) -> tuple[int, ...]:
     """The num_blocks ladder of a published preset.
 

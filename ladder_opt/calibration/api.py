@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ladder_opt.arguments import checked
 from ladder_opt.calibration.build import build_calibration
 from ladder_opt.calibration.kinds import KINDS, Kind
 from ladder_opt.calibration.result import Calibration, CalibrationOptions
@@ -17,6 +18,7 @@ from ladder_opt.files import sha256_of
 REQUESTS = "request_records"
 
 
+@checked
 def calibrate(
     paths: str | Path | Sequence[str | Path],
     engine: Engine,

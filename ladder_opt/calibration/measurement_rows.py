@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.calibration.delimited import Row, read_table
 from ladder_opt.calibration.samples import ATTENTION, COMPILE, Samples
 from ladder_opt.cost.geometry import KERNELS
@@ -122,6 +123,7 @@ def is_measurement_header(header: Sequence[str]) -> bool:
     return set(REQUIRED) <= set(header) and bool(timed)
 
 
+@checked
 def read_measurement_rows(path: str | Path) -> tuple[MeasurementRow, ...]:
     """Read a file of rows.
 
@@ -138,6 +140,7 @@ def read_measurement_rows(path: str | Path) -> tuple[MeasurementRow, ...]:
     return tuple(_row(row) for row in table.rows)
 
 
+@checked
 def write_measurement_rows(rows: Iterable[MeasurementRow], path: str | Path) -> None:
     """Write a file of rows, whole or not at all.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.occupancy.scheduling import Scheduling
@@ -40,6 +41,7 @@ class RequestRecords:
         return RequestRecords(self.trace.take(rows), self.timings.take(rows))
 
 
+@checked
 def read_request_records(path: str | Path) -> RequestRecords:
     """Read the per-request records of one run of a server.
 

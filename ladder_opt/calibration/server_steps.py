@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import checked
 from ladder_opt.calibration.request_records import LEAST_REQUESTS, RequestRecords
 from ladder_opt.calibration.step_fit import StepFit, fit_steps
 from ladder_opt.cost.model import CompileSeconds, CostModel, ReplaySeconds, StepSeconds
@@ -64,6 +65,7 @@ class ServerFit:
     too_quick: int = 0
 
 
+@checked
 def server_cost(
     name: str, *, base: float, per_seq: float = 0.0, per_block: float = 0.0, per_prefill_token: float = 0.0
 ) -> CostModel:
@@ -80,6 +82,7 @@ def server_cost(
     )
 
 
+@checked
 def fit_server_steps(
     runs: Sequence[RequestRecords],
     engine: ServerEngine,

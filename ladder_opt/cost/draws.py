@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import InputError, UsageError
 
@@ -50,6 +51,7 @@ class CostDraws:
     how: str
 
 
+@checked
 def draw_costs(cost: CostModel, draws: int, *, seed: int = 0) -> CostDraws:
     """Draw cost models.
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.geometry import KERNELS, Kernel, get_kernel
 from ladder_opt.errors import InputError, UsageError, did_you_mean, one_of
 from ladder_opt.files import read_text
@@ -287,6 +288,7 @@ class CostModel(BaseModel):
         return np.asarray(seconds[row, column])
 
 
+@checked
 def read_cost_model(path_or_name: str | Path = DEFAULT_COST_NAME) -> CostModel:
     """Read a cost model file, or a built-in model by its name.
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import checked
 from ladder_opt.calibration.measurement_rows import MeasurementRow
 from ladder_opt.calibration.term_fit import TermFit, fit_terms
 from ladder_opt.cost.geometry import get_kernel
@@ -76,6 +77,7 @@ class Measurements:
         }
 
 
+@checked
 def measure(
     output: str | Path,
     engine: Engine | None = None,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import read_text
 from ladder_opt.validation import load_json_object
@@ -112,6 +113,7 @@ class ModelShape:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+@checked
 def read_model_shape(path: str | Path) -> ModelShape:
     """The shape in a Hugging Face `config.json`, or in the folder that holds one.
 

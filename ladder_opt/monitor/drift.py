@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel, builtin_names, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
@@ -26,12 +27,13 @@ from ladder_opt.monitor.wear import dead_rungs, far_sizes
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay, load_warnings
 from ladder_opt.plan.baselines import default_of, is_within
+from ladder_opt.plan.given import Given, taken
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plan.resolve import resolve_plan
 from ladder_opt.plan.robust import split_by_workload
-from ladder_opt.plan.rounds import Progress, Source, Task
+from ladder_opt.plan.rounds import Progress, Task
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.result import SolveResult, Status
 from ladder_opt.trace.reasons import set_aside_lines
@@ -80,9 +82,10 @@ class _Trial:
         return Regret(share=self.regret, seconds=seconds, optimum_seconds=optimum)
 
 
+@checked
 def drift(
     plan: Plan,
-    source: Source,
+    source: Given,
     cost: CostModel | None = None,
     *,
     plan_cost: CostModel | None = None,
@@ -100,7 +103,7 @@ def drift(
 
     Args:
         plan: the plan.
-        source: new traces, in memory or streams, or a histogram of new steps.
+        source: new traces, in memory or streams, or a histogram of new steps, or a steps file as read.
         cost: new prices; default: the plan's own.
         plan_cost: the prices that the plan was made with, where its file does not hold them.
         measured: new measurements, to be held against the plan's prices.
@@ -119,6 +122,8 @@ def drift(
         InputError: traffic that does not go with the engine, or a plan that contradicts itself.
         SolveError: the limits leave no ladder.
     """
+    traffic, named, warnings = taken(source, inputs, warnings)
+    inputs = named or ()
     if not max_regret >= 0:
         raise UsageError(f"--max-regret: found {max_regret:g}, expected a share of 0 or more")
     then_cost = plan_cost or cost_of(plan)
@@ -136,7 +141,7 @@ def drift(
     told = options or solve_options_of(plan)
     pins, more = pinned_ladders(engine, now_cost, told)
     task = Task.of(
-        source,
+        traffic,
         cost=now_cost,
         engine=engine,
         options=told,

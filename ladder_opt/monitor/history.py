@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError
 from ladder_opt.extras import brought_by
 from ladder_opt.files import read_text, write_text
@@ -32,6 +33,7 @@ _BEGINNING: Final = '{"schema": "ladder_opt/drift-history/'
 _PARTS: Final = ("rate", "length", "mix", "cost")
 
 
+@checked
 def history_record(drift: Drift, *, time: dt.datetime | None = None) -> dict[str, Any]:
     """The line of one run.
 
@@ -68,6 +70,7 @@ def history_record(drift: Drift, *, time: dt.datetime | None = None) -> dict[str
     }
 
 
+@checked
 def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
     """Add a line to a history, or begin one.
 
@@ -94,6 +97,7 @@ def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
     return told
 
 
+@checked
 def read_drift_history(path: str | Path) -> pd.DataFrame:
     """A history as a table, a row a run, indexed by `time` (UTC), oldest first.
 

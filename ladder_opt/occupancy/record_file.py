@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.files import read_text
@@ -60,6 +61,7 @@ class RecordedSteps:
     warnings: tuple[str, ...]
 
 
+@checked
 def read_recorded_steps(paths: Sequence[str | Path], engine: Engine | None = None) -> RecordedSteps:
     """Read steps files, and all of those in folders, as one histogram.
 

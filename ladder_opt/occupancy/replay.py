@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
@@ -134,6 +135,7 @@ def falls_behind(end_seconds: float, span_seconds: float) -> bool:
     return span_seconds > 0 and end_seconds > _BEHIND_SHARE * span_seconds + _BEHIND_SECONDS
 
 
+@checked
 def simulate(
     traces: AnyTrace | Sequence[AnyTrace],
     engine: Engine,

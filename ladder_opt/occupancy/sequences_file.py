@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.occupancy._table_file import (
@@ -28,6 +29,7 @@ class SequencesFile(FileRead):
     sequences: SequenceHistogram
 
 
+@checked
 def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesFile:
     """Read a per-sequence table; with an engine, refuse rows beyond its limits.
 
@@ -58,6 +60,7 @@ def read_sequences(path: str | Path, engine: Engine | None = None) -> SequencesF
     return SequencesFile(sequences=sequences, **file.origin())
 
 
+@checked
 def write_sequences(sequences: SequenceHistogram, path: str | Path) -> None:
     """Write a table, as Parquet where the name ends so and as CSV elsewhere; whole or not at all.
 

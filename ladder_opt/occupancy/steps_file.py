@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.occupancy._table_file import (
@@ -35,6 +36,7 @@ class StepsFile(FileRead):
     steps: StepHistogram
 
 
+@checked
 def read_steps(path: str | Path, engine: Engine | None = None) -> StepsFile:
     """Read a steps file; with an engine, refuse rows beyond its limits.
 
@@ -93,6 +95,7 @@ def _check_real_gathers(file: TableFile) -> list[str]:
     ]
 
 
+@checked
 def write_steps(steps: StepHistogram, path: str | Path) -> None:
     """Write a histogram, as Parquet where the name ends so and as CSV elsewhere; whole or not at all.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.occupancy._table_file import (
@@ -28,6 +29,7 @@ class TotalsFile(FileRead):
     totals: TotalsHistogram
 
 
+@checked
 def read_totals(path: str | Path, engine: Engine | None = None) -> TotalsFile:
     """Read a totals file, CSV or Parquet; with an engine, refuse rows beyond its limits.
 
@@ -53,6 +55,7 @@ def read_totals(path: str | Path, engine: Engine | None = None) -> TotalsFile:
     return TotalsFile(totals=totals, **file.origin())
 
 
+@checked
 def write_totals(totals: TotalsHistogram, path: str | Path) -> None:
     """Write a table, as Parquet where the name ends so and as CSV elsewhere; whole or not at all.
 

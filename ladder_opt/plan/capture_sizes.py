@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.occupancy.histogram import StepHistogram
@@ -155,6 +156,7 @@ def default_capture_sizes(engine: Engine, *, multiple_of: int = 1) -> tuple[int,
     return tuple(sorted(size for size in sizes if size % multiple_of == 0))
 
 
+@checked
 def capture_sizes(
     steps: StepHistogram, engine: Engine, options: CaptureOptions | None = None
 ) -> CaptureSizes:

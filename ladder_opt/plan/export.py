@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import UsageError, one_of
 from ladder_opt.plan.plan import Plan
 from ladder_opt.plan.spyre_environment import BATCHED_DECODE_VARIABLES, spyre_variables
@@ -12,6 +13,7 @@ from ladder_opt.plan.spyre_environment import BATCHED_DECODE_VARIABLES, spyre_va
 EXPORT_FORMATS = ("env", "vllm-yaml", "json")
 
 
+@checked
 def export_plan(plan: Plan, format: str, *, path: str) -> str:  # noqa: A002 - the option's name
     """The plan as text.
 

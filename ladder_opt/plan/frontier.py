@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
@@ -17,9 +18,10 @@ from ladder_opt.ladder import Ladders
 from ladder_opt.markup import table
 from ladder_opt.occupancy.replay import load_warnings
 from ladder_opt.plan.baselines import is_within
+from ladder_opt.plan.given import Given, taken
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
-from ladder_opt.plan.rounds import Progress, Source, Task, settle
+from ladder_opt.plan.rounds import Progress, Task, settle
 from ladder_opt.solve.api import solve_frontier_of
 from ladder_opt.solve.price import LadderPrice, price_ladders
 from ladder_opt.solve.verify import check_result
@@ -160,8 +162,9 @@ class Frontier:
         }
 
 
+@checked
 def frontier(
-    source: Source,
+    source: Given,
     cost: CostModel | None = None,
     *,
     engine: Engine | None = None,
@@ -186,8 +189,9 @@ def frontier(
         UsageError: options out of range, an engine that batches nothing, or a pinned axis.
         InputError: traffic that does not go with the engine.
     """
+    traffic, _, warnings = taken(source, None, warnings)
     task = Task.of(
-        source,
+        traffic,
         cost=cost,
         engine=engine,
         options=options,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.geometry import FlatPages
 from ladder_opt.cost.model import CompileSeconds, CostModel, StepSeconds
 from ladder_opt.engine import Engine
@@ -108,6 +109,7 @@ class GaudiBuckets:
         return "\n".join(lines) + "\n"
 
 
+@checked
 def gaudi_buckets(totals: TotalsHistogram, engine: Engine, options: GaudiOptions) -> GaudiBuckets:
     """The best decode buckets for vllm-gaudi, by the solver of batched decode.
 

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.cost.model import CostModel, cost_model_from_dict
 from ladder_opt.engine import Engine
@@ -282,6 +283,7 @@ def plan_from_dict(data: dict[str, Any], *, path: str | Path | None = None) -> P
         raise as_input_error(error, path=path) from None
 
 
+@checked
 def read_plan(path: str | Path) -> Plan:
     """Read a plan file.
 
@@ -292,6 +294,7 @@ def read_plan(path: str | Path) -> Plan:
     return plan_from_dict(load_json_object(text, path=path, what="a plan"), path=path)
 
 
+@checked
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan file, whole or not at all.
 

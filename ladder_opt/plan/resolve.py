@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 from ladder_opt.ladder import Ladders, clamp, clamp_query_lens, default_ladders
@@ -29,6 +30,7 @@ class Resolved:
     warnings: tuple[str, ...]
 
 
+@checked
 def resolve_plan(plan: Plan | None, engine: Engine, *, path: str | None = None) -> Resolved:
     """Fit a plan to an engine; without a plan, the default ladders.
 

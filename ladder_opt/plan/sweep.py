@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, SolveError, UsageError
@@ -75,6 +76,7 @@ class _Point:
     replay_options: ReplayOptions
 
 
+@checked
 def sweep(
     traces: AnyTrace | Sequence[AnyTrace],
     cost: CostModel | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
@@ -13,6 +14,7 @@ from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.replay import Replay, load_warnings
 from ladder_opt.plan.assemble import Outcome, assemble
 from ladder_opt.plan.cost_warnings import cost_warnings
+from ladder_opt.plan.given import Given, taken
 from ladder_opt.plan.holdout import split, try_on
 from ladder_opt.plan.options import ReplayOptions, SolveOptions
 from ladder_opt.plan.pins import pinned_ladders
@@ -24,7 +26,7 @@ from ladder_opt.plan.robust import (
     solve_mix,
     workload_names,
 )
-from ladder_opt.plan.rounds import Progress, Round, Source, Task, settle
+from ladder_opt.plan.rounds import Progress, Round, Task, settle
 from ladder_opt.plan.uncertainty import assess_uncertainty
 from ladder_opt.solve.api import Structure, lower_bound
 from ladder_opt.solve.price import LadderPrice, price_ladders
@@ -38,8 +40,9 @@ _ASIDE_SECONDS = 5.0
 _LONG_WARMUP = 0.05  # of the uptime
 
 
+@checked
 def tune(
-    source: Source,
+    source: Given,
     cost: CostModel | None = None,
     *,
     engine: Engine | None = None,
@@ -52,8 +55,8 @@ def tune(
     """Make a plan.
 
     Args:
-        source: a histogram, a replay, or one or more traces, in memory or streams (which are replayed to a
-            fixed point, a stream being read once for each replay).
+        source: a histogram, a steps file as read, a replay, or one or more traces, in memory or streams
+            (which are replayed to a fixed point, a stream being read once for each replay).
         cost: prices; default: the built-in model.
         engine: the limits; default: vLLM-on-Spyre's for granite at 8k, as `Engine()`.
         options: what the plan is asked to be.
@@ -67,8 +70,9 @@ def tune(
         InputError: traffic that does not go with the engine, or with a measured table.
         SolveError: limits and pins leave no ladder.
     """
+    traffic, inputs, warnings = taken(source, inputs, warnings)
     task = Task.of(
-        source,
+        traffic,
         cost=cost,
         engine=engine,
         options=options,
@@ -166,8 +170,9 @@ def _tune_robust(
     )
 
 
+@checked
 def evaluate(
-    source: Source,
+    source: Given,
     ladders: Ladders,
     cost: CostModel | None = None,
     *,
@@ -186,9 +191,10 @@ def evaluate(
         UsageError: options out of range, or ladders that do not end on the engine's limits.
         InputError: traffic that does not go with the engine, or with a measured table.
     """
+    traffic, inputs, warnings = taken(source, inputs, warnings)
     target: Target = "plugin" if ladders.query_lens is None else "spyre-env"
     task = Task.of(
-        source,
+        traffic,
         cost=cost,
         engine=engine,
         options=replace(options or SolveOptions(), target=target),

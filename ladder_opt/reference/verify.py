@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.bucketer import BatchedVariant, Bucketer
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError, did_you_mean
@@ -144,6 +145,7 @@ def rung_corners(bucketer: Bucketer) -> StepHistogram:
     return StepHistogram(np.array(seqs, np.int64), np.array(blocks_, np.int64), np.ones(len(held)))
 
 
+@checked
 def verify_plan(
     bucketer: Bucketer,
     steps: StepHistogram | None = None,

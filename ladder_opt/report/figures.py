@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import replace_when_whole
 from ladder_opt.plan.plan import Plan
@@ -28,6 +29,7 @@ def check_format(format: str) -> None:  # noqa: A002 - the option's name
         raise UsageError(f"--figures-format: found {format!r}, expected {' or '.join(FORMATS)}")
 
 
+@checked
 def write_figures(
     plan: Plan | Contents,
     folder: str | Path,

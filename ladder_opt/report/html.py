@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder_opt._version import __version__
+from ladder_opt.arguments import checked
 from ladder_opt.files import write_text
 from ladder_opt.markup import printable, text
 from ladder_opt.plan.plan import Plan
@@ -27,6 +28,7 @@ from ladder_opt.report.sections import (
 from ladder_opt.report.sentences import has_prices
 
 
+@checked
 def write_report(plan: Plan | Contents, path: str | Path, **given: Any) -> Contents:
     """Write a plan's report, whole or not at all: one HTML file that opens anywhere, without a network.
 

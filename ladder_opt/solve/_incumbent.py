@@ -107,6 +107,17 @@ class Incumbent:
         if seconds < self.seconds:
             self.seconds, self.rows, self.columns = seconds, rows, columns
 
+    @property
+    def alternation_work(self) -> int:
+        """Edges that one-axis solves have looked at."""
+        return self._alternation_work
+
+    def look_below(self, seconds: float) -> None:
+        """Take ladders that cost less than this, though none are known; equal ones count as better."""
+        self.seconds = seconds + 4 * self._rounding
+        if seconds == 0.0:  # nothing but the tie price, of every variant
+            self.seconds += 2 * float(self.price.sum())
+
     def add_work(self, edges: int) -> None:
         """Count edges that the bounds looked at: `may_alternate` keeps alternations in proportion."""
         self.work += edges

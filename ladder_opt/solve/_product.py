@@ -54,7 +54,7 @@ from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_clos
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
 from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
-from ladder_opt.solve.result import SolveResult, Status, StopReason
+from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
 SEARCH_WORK = 20_000_000
@@ -67,6 +67,10 @@ _LEAST_COARSE_ROWS = 12
 _WARM_SCALE = 0.5
 _SCALE_AGAIN = 0.3
 _LEAST_TIME_SECONDS = 10.0
+TIE_WORK = 2_000_000
+"""Edges that a look for fewer variants may always take."""
+_TIE_SHARE = 4
+"""Where variants are free, so that ties abound: one part in so many of the solve's own work besides."""
 
 Progress = Callable[[float, float], None]
 """Called with (objective_seconds, lower_bound_seconds) now and then."""
@@ -75,15 +79,32 @@ Progress = Callable[[float, float], None]
 class ProductSearch:
     """State of one solve."""
 
-    def __init__(self, incumbent: Incumbent, progress: Progress | None) -> None:
+    def __init__(
+        self, incumbent: Incumbent, progress: Progress | None, *, most_work: int | None = None
+    ) -> None:
         self.incumbent = incumbent
         self.progress = progress
+        self.most_work = most_work
+        self.edges_searched = 0
+        self.multipliers: Relaxation | None = None  # of the whole range, as raised first
         self.nodes = 0
         self.evaluations = 0
         self.ragged_bound = -np.inf
 
+    @property
+    def work(self) -> int:
+        """Edges looked at so far, by bounds and searches."""
+        return self.incumbent.work + self.edges_searched
+
+    @property
+    def work_left(self) -> int:
+        """Edges that may still be looked at."""
+        return MOST_WORK if self.most_work is None else max(1, self.most_work - self.work)
+
     def out_of_time(self) -> bool:
-        return time.perf_counter() > self.incumbent.deadline
+        """Whether the time is up, or the work that was granted done."""
+        is_spent = self.most_work is not None and self.work > self.most_work
+        return is_spent or time.perf_counter() > self.incumbent.deadline
 
     def raise_bound(
         self, relaxation: Relaxation, iterations: int, incumbent: Incumbent | None = None
@@ -92,17 +113,19 @@ class ProductSearch:
         self.evaluations += solved
         return better
 
-    def run(self, start: Relaxation | None = None) -> tuple[float, bool]:
+    def run(self, start: Relaxation | None = None, *, is_warm: bool = False) -> tuple[float, bool]:
         """Search until proven or out of time; return (lower bound, proven).
 
         Args:
             start: multipliers to begin with, over the whole range; default: none.
+            is_warm: whether they are as good as coarse rows would make them.
         """
         incumbent = self.incumbent
         first = start or root_relaxation(incumbent)
         first = self.raise_bound(first, 1)
         self.ragged_bound = first.bound
-        first = self.warm_start(first)
+        if not is_warm:
+            first = self.warm_start(first)
         # A part's bound may come from a search, above what its multipliers alone give (relaxation.bound).
         heap = [(first.bound, 0, 0, True, first)]
         pushed = 1
@@ -116,11 +139,13 @@ class ProductSearch:
                 self.progress(incumbent.seconds, bound)
             if ascends:
                 relaxation = self.raise_bound(relaxation, ASCENT_ITERATIONS)
+            self.multipliers = self.multipliers or relaxation
             bound = max(bound, relaxation.bound)
             if is_closed(bound, incumbent):
                 continue
             # In proportion to what the bounds took so far: less was lost on ascents that had stalled.
             work = min(MOST_WORK, max(SEARCH_WORK, 2 * incumbent.work) * _MORE_WORK**tries)
+            work = min(work, self.work_left)
             reached = self.search_both_ways(relaxation, work)
             if reached is None:
                 continue
@@ -199,6 +224,7 @@ class ProductSearch:
             if self.progress is not None:
                 self.progress(incumbent.seconds, relaxation.bound)
         self.nodes += search.nodes
+        self.edges_searched += search.edges_seen
         if found == FINISHED:
             return None if is_closed(unsettled, incumbent) else unsettled
         return min(search.open_bound() - allowance, unsettled, incumbent.seconds)
@@ -289,19 +315,69 @@ def solve_product(
         raise SolveError(
             "no ladder keeps all limits" if proven else "no ladder within the limits was found in time"
         )
-    row_rungs, column_rungs = _without_idle_rungs(problem, incumbent.rows, incumbent.columns)
+    row_rungs, column_rungs = without_idle_rungs(problem, incumbent.rows, incumbent.columns)
     objective = problem.objective(row_rungs, column_rungs)
+    if proven:
+        row_rungs, column_rungs = with_fewer_variants(
+            problem, row_rungs, column_rungs, after=search, deadline=deadline
+        )
+    least, objective = objective, problem.objective(row_rungs, column_rungs)
     return SolveResult(
         ladders=problem.ladders(row_rungs, column_rungs),
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         stop_reason=StopReason.PROVEN if proven else StopReason.TIME_LIMIT,
         objective_seconds=objective,
-        lower_bound_seconds=objective if proven else max(0.0, min(bound, objective)),
+        lower_bound_seconds=min(least, objective) if proven else max(0.0, min(bound, objective)),
         ragged_bound_seconds=max(0.0, min(search.ragged_bound, objective)),
         nodes=search.nodes,
         bound_evaluations=search.evaluations,
         solve_seconds=time.perf_counter() - started,
     )
+
+
+def with_fewer_variants(
+    problem: LadderProblem, rows: Integers, columns: Integers, *, after: ProductSearch, deadline: float
+) -> tuple[Integers, Integers]:
+    """The ladders, or others of the same objective with fewer variants: see "Ties" above.
+
+    Args:
+        problem: the instance.
+        rows: num_seqs rungs that are proven best, candidates' indices.
+        columns: num_blocks rungs, likewise.
+        after: the search that proved them; its work says how much more is in proportion.
+        deadline: of the solve.
+    """
+    objective = problem.objective(rows, columns)
+    price = problem.restarts * problem.compile_seconds
+    left = TIE_WORK + (0 if price.all() else after.work // _TIE_SHARE)
+    while left > 0:
+        variants = problem.totals(rows, columns)[1]
+        if variants <= 1 or time.perf_counter() > deadline:
+            break
+        fewer = replace(problem, limits=replace(problem.limits, max_variants=variants - 1))
+        incumbent = Incumbent(fewer, price + tie_price(problem, objective), deadline)
+        incumbent.look_below(objective * (1 + RELATIVE_TOLERANCE))
+        search = ProductSearch(incumbent, None, most_work=left)
+        if problem.rows_pinned and problem.columns_pinned:
+            break
+        if problem.rows_pinned or problem.columns_pinned:
+            given = np.arange(problem.shape[0 if problem.rows_pinned else 1])
+            incumbent.settle(given, work=left, along_rows=not problem.rows_pinned)
+            left -= incumbent.alternation_work
+        else:
+            incumbent.improve_from(rows)
+            start = root_relaxation(incumbent)
+            known = after.multipliers
+            if known is not None:
+                start = replace(
+                    start, multipliers=known.multipliers, per_compile_second=known.per_compile_second
+                )
+            search.run(start, is_warm=True)
+            left -= search.work + 1
+        if not len(incumbent.rows):
+            break
+        rows, columns = without_idle_rungs(problem, incumbent.rows, incumbent.columns)
+    return rows, columns
 
 
 def _solve_pinned(problem: LadderProblem, price: Floats, deadline: float) -> tuple[Incumbent, float]:
@@ -343,7 +419,7 @@ def compiles_alone(problem: LadderProblem) -> LadderProblem:
     return replace(problem, limits=Limits(), step_seconds=np.zeros_like(problem.step_seconds), restarts=1.0)
 
 
-def _without_idle_rungs(
+def without_idle_rungs(
     problem: LadderProblem, rows: Integers, columns: Integers
 ) -> tuple[Integers, Integers]:
     """Drop rungs that neither seconds nor variants need: a tie goes to fewer rungs."""

@@ -25,10 +25,12 @@ from ladder_opt.solve._ascent import Relaxation, excess, interval_costs
 from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve._product import root_relaxation
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
-from ladder_opt.solve.result import SolveResult, Status, StopReason
+from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
 
 _DUAL_ITERATIONS = 60
 _LABEL_WORK = 100_000_000  # labels to extend in one interval
+_TIE_PAIRS = 256
+"""Candidate rung pairs up to which fewer variants are looked for: labels take as long again as the solve."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ def solve_ragged(problem: LadderProblem, *, time_limit_seconds: float) -> SolveR
             "no ladders keep all limits" if proven else "no ladders within the limits were found in time"
         )
     best = _without_idle_rungs(problem, best)
+    least = _price_of(problem, best)[0]
+    if proven and problem.step_seconds.size <= _TIE_PAIRS:
+        best = _with_fewer_variants(problem, best, deadline)
     objective = _price_of(problem, best)[0]
     return SolveResult(
         ladders=Ladders(
@@ -80,12 +85,32 @@ def solve_ragged(problem: LadderProblem, *, time_limit_seconds: float) -> SolveR
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         stop_reason=StopReason.PROVEN if proven else StopReason.TIME_LIMIT,
         objective_seconds=objective,
-        lower_bound_seconds=objective if proven else max(0.0, min(bound, objective)),
-        ragged_bound_seconds=objective if proven else max(0.0, min(bound, objective)),
+        lower_bound_seconds=min(least, objective) if proven else max(0.0, min(bound, objective)),
+        ragged_bound_seconds=min(least, objective) if proven else max(0.0, min(bound, objective)),
         nodes=0,
         bound_evaluations=1,
         solve_seconds=time.perf_counter() - started,
     )
+
+
+def _with_fewer_variants(problem: LadderProblem, best: _Chain, deadline: float) -> _Chain:
+    """The chain, or another of the same objective with fewer variants: a tie goes to fewer.
+
+    Each solve has one variant less to spend, and looks for what costs no more.
+    """
+    while time.perf_counter() <= deadline:
+        objective, variants, _ = _price_of(problem, best)
+        if variants <= 1:
+            break
+        fewer = replace(problem, limits=replace(problem.limits, max_variants=variants - 1))
+        price = problem.restarts * problem.compile_seconds
+        incumbent = Incumbent(fewer, price + tie_price(problem, objective), deadline)
+        incumbent.look_below(objective * (1 + RELATIVE_TOLERANCE))
+        _, found, _ = _search(fewer, incumbent)
+        if found is None:
+            break
+        best = _without_idle_rungs(problem, found)
+    return best
 
 
 def _search(problem: LadderProblem, incumbent: Incumbent) -> tuple[float, _Chain | None, bool]:

@@ -61,6 +61,7 @@ from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve._product import (
     ASCENT_ITERATIONS,
     MOST_WORK,
+    TIE_WORK,
     ProductSearch,
     keeps_guard,
     root_relaxation,
@@ -113,9 +114,9 @@ class _RobustIncumbent(Incumbent):
         self._catch_up()
 
     def _catch_up(self) -> None:
+        self.seconds = min(self.seconds, self.pool.worst - self.constant)
         best = self.pool.best
-        if best is not None and self.pool.worst - self.constant < self.seconds:
-            self.seconds = self.pool.worst - self.constant
+        if best is not None:
             self.rows, self.columns = best.rows, best.columns
 
     def settle(self, rungs: Integers, *, work: int | None, along_rows: bool = False) -> float:
@@ -279,12 +280,19 @@ class _Robust:
         starts: Sequence[tuple[Integers, Integers]],
         deadline: float,
         progress: Progress | None,
+        *,
+        below: float = np.inf,
     ) -> None:
         self.workloads = workloads
         self.deadline = deadline
         self.progress = progress
         plain = Incumbent(workloads.base, workloads.base.compile_seconds, deadline)
-        self.pool = Pool(workloads, max_variants=plain.max_variants, max_compile_seconds=plain.max_compiles)
+        self.pool = Pool(
+            workloads,
+            max_variants=plain.max_variants,
+            max_compile_seconds=plain.max_compiles,
+            below=below,
+        )
         for rows, columns in starts:
             self.pool.add(rows, columns)
         self.bound = 1.0  # each workload's own optimum is a bound on it
@@ -368,8 +376,8 @@ class _Robust:
                 rows = (self.pool.best or best).rows
         self.tell()
 
-    def close(self) -> None:
-        """Search what mixed bounds leave open."""
+    def close(self, most_work: int | None = None) -> None:
+        """Search what mixed bounds leave open, with so much work at most."""
         incumbent = _RobustIncumbent(self.pool, self.weights, self.deadline)
         progress = self.progress
         constant = incumbent.constant
@@ -378,6 +386,7 @@ class _Robust:
             None
             if progress is None
             else lambda _, bound: progress(self.pool.worst, max(self.bound, bound + constant)),
+            most_work=most_work,
         )
         bound, proven = search.run(self._warm(root_relaxation(incumbent)))
         self.nodes += search.nodes
@@ -443,8 +452,9 @@ def search_workloads(
             else "no ladder within the limits was found in time"
         )
     proven = robust.closed
+    trimmed = _trimmed(robust.pool, best)
     return RobustSearch(
-        best=_trimmed(robust.pool, best),
+        best=_with_fewer_variants(robust, trimmed) if proven else trimmed,
         bound=float(best.ratios.max()) if proven else min(robust.bound, float(best.ratios.max())),
         mixed_bound=mixed_bound,
         proven=proven,
@@ -452,6 +462,35 @@ def search_workloads(
         nodes=robust.nodes,
         bound_evaluations=robust.evaluations,
     )
+
+
+def _with_fewer_variants(robust: _Robust, best: Known) -> Known:
+    """The ladders, or others of the same worst ratio with fewer variants: a tie goes to fewer.
+
+    Each look has one variant less to spend, and `TIE_WORK` edges for what the mixed bound leaves open.
+    """
+    base = robust.workloads.base
+    while best.num_variants > 1 and time.perf_counter() <= robust.deadline:
+        if base.rows_pinned and base.columns_pinned:
+            break
+        limits = replace(base.limits, max_variants=best.num_variants - 1)
+        workloads = replace(robust.workloads, base=replace(base, limits=limits))
+        below = float(best.ratios.max()) * (1 + RELATIVE_TOLERANCE)
+        look = _Robust(workloads, [(best.rows, best.columns)], robust.deadline, None, below=below)
+        look.weights = robust.weights
+        if base.rows_pinned or base.columns_pinned:
+            incumbent = _RobustIncumbent(look.pool, look.weights, robust.deadline)
+            given = np.arange(base.shape[0 if base.rows_pinned else 1])
+            incumbent.settle(given, work=TIE_WORK, along_rows=not base.rows_pinned)
+        else:
+            look.raise_mixed_bound(robust.deadline)
+            if not look.closed:
+                look.close(TIE_WORK)
+        found = look.pool.best
+        if found is None:
+            break
+        best = _trimmed(look.pool, found)
+    return best
 
 
 def _trimmed(pool: Pool, best: Known) -> Known:

@@ -97,11 +97,20 @@ class Pool:
 
     Attributes:
         best: the one of least worst ratio; None before the first.
+        below: the best has a worst ratio below this.
     """
 
-    def __init__(self, workloads: Workloads, *, max_variants: float, max_compile_seconds: float) -> None:
+    def __init__(
+        self,
+        workloads: Workloads,
+        *,
+        max_variants: float,
+        max_compile_seconds: float,
+        below: float = np.inf,
+    ) -> None:
         self.workloads = workloads
         self.best: Known | None = None
+        self.below = below
         self._max_variants = max_variants
         self._max_compile_seconds = max_compile_seconds
         self._known: dict[bytes, Known] = {}
@@ -109,7 +118,7 @@ class Pool:
     @property
     def worst(self) -> float:
         """The least worst ratio known."""
-        return np.inf if self.best is None else float(self.best.ratios.max())
+        return self.below if self.best is None else float(self.best.ratios.max())
 
     def add(self, rows: Integers, columns: Integers) -> None:
         """Look at ladders; those beyond the limits are not kept."""
@@ -120,7 +129,7 @@ class Pool:
         if known is None:
             return
         self._known[key] = known
-        if self.best is None or known.order < self.best.order:
+        if known.order[0] < self.below and (self.best is None or known.order < self.best.order):
             self.best = known
 
     def look_at(self, rows: Integers, columns: Integers) -> Known | None:

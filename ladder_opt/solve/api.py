@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import SolveError, UsageError
@@ -19,6 +20,7 @@ DEFAULT_TIME_LIMIT_SECONDS = 60.0
 Structure = Literal["product", "ragged"]
 
 
+@checked
 def solve_ladders(
     steps: StepHistogram,
     engine: Engine,

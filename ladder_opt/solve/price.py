@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.geometry import Kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
@@ -110,6 +111,7 @@ class LadderPrice:
         } | ({} if self.sequences is None else {"sequences": self.sequences.to_dict()})
 
 
+@checked
 def price_ladders(
     steps: StepHistogram, engine: Engine, cost: CostModel, ladders: Ladders, *, restarts: float
 ) -> LadderPrice:

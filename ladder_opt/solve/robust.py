@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, UsageError
@@ -110,6 +111,7 @@ class RobustResult:
         return max(0.0, self.worst_regret - self.lower_bound)
 
 
+@checked
 def solve_robust(
     workloads: Sequence[Workload],
     engine: Engine,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ladder_opt.arguments import checked
 from ladder_opt.trace.read import columns_notes, read_trace
 from ladder_opt.trace.stream import CHUNK_REQUESTS, AnyTrace, stream_of
 
@@ -14,6 +15,7 @@ STREAM_FROM_REQUESTS = 2_000_000  # below, a trace takes less memory than the li
 _LARGE_BYTES = 256 << 20
 
 
+@checked
 def open_trace(
     path: str | Path,
     *,

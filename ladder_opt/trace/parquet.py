@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError
 from ladder_opt.files import replace_when_whole
 from ladder_opt.trace.readers.parquet_file import ParquetFile
@@ -37,6 +38,7 @@ _NEEDED = ("prompt_tokens", "output_tokens")
 _KNOWN = ("arrival_seconds", *_INTEGER_COLUMNS, "session", "hash_ids")
 
 
+@checked
 def write_trace(trace: Trace, path: str | Path) -> None:
     """Write a canonical trace file, whole or not at all.
 

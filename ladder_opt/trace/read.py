@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError, did_you_mean, one_of
 from ladder_opt.trace import clock as clocks
 from ladder_opt.trace.parquet import is_canonical, parse_canonical
@@ -39,6 +40,7 @@ _JSON_FORMATS = frozenset(
 )  # whatever line 1 is
 
 
+@checked
 def read_trace(
     path: str | Path,
     *,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import checked
 from ladder_opt.trace.clock import find_ticks
 from ladder_opt.trace.stream import AnyTrace, TraceStream
 from ladder_opt.trace.stream_summary import Counts, facts_of
@@ -63,6 +64,7 @@ class TraceSummary:
         return {**asdict(self), "notes": list(self.notes), "formats": list(self.formats)}
 
 
+@checked
 def summarize(trace: AnyTrace) -> TraceSummary:
     """The facts of a trace; of a stream, in two passes (`trace.stream_summary` says what they leave out)."""
     if isinstance(trace, TraceStream):

@@ -55,6 +55,7 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq
 from scipy.special import gammaln, ndtri
 
+from ladder_opt.arguments import checked
 from ladder_opt.errors import UsageError, one_of
 from ladder_opt.trace._profiles import FIGURES, LengthFigures, OnOff, Profile, SlowRate
 from ladder_opt.trace.table import Trace
@@ -74,13 +75,14 @@ _MAX_AMPLITUDE = 3.0
 _BISECTIONS = 30
 
 
+@checked
 def synthesize(
     profile: str = "azure2023_conv", *, requests: int = 20_000, rate: float | None = None, seed: int = 0
 ) -> Trace:
     """Draw a trace with the figures of a published one.
 
     Args:
-        profile: a name in `PROFILES`.
+        profile: a name in `PROFILES` (`ladder_opt.PROFILES` says what each resembles).
         requests: number of rows, 1 to `MAX_REQUESTS`.
         rate: requests a second; None for the published rate.
         seed: 0 or above; the same arguments give the same trace.

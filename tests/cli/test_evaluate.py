@@ -48,3 +48,12 @@ def test_evaluate_with_one_axis_takes_the_default_for_the_other(folder: Path, ru
     assert ran.json()["num_seqs"] == [4, 8]
     assert ran.json()["num_blocks"] == [3, 9, 16]
     assert len(ran.err.splitlines()) == 2
+
+
+def test_evaluate_does_not_end_on_what_is_done_already(folder: Path, run: Run) -> None:
+    run(*TUNE, "-o", "p.json")
+    common = ["evaluate", "--steps", "steps.csv", "--cost", "cost.json", *ENGINE]
+    for ladders in (["p.json"], ["--num-seqs", "4,8"]):
+        text = run(*common, *ladders).out
+        assert "next:" not in text
+        assert "-o PLAN.json" not in text

@@ -50,11 +50,20 @@ def test_examples_end_the_help_line_by_line(name: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["tun"], "No such command 'tun'. Did you mean 'tune'?"),
-        (["trace", "cnvert"], "No such command 'cnvert'. Did you mean 'convert'?"),
+        (
+            ["tun"],
+            (
+                "found no command 'tun', expected one of tune, evaluate, simulate, frontier, sweep, "
+                "calibrate, measure, check, export, verify, drift, report, trace; did you mean tune?"
+            ),
+        ),
+        (
+            ["trace", "cnvert"],
+            "found no command 'cnvert', expected one of info, convert, synth; did you mean convert?",
+        ),
         (
             ["tune", "--restarts", "1", "--guardd", "3"],
-            "No such option: --guardd (Possible options: --guard)",
+            "found no option '--guardd', expected one that --help lists; did you mean --guard?",
         ),
         (
             [*TUNE, "--structure", "raged"],
@@ -111,6 +120,16 @@ def test_only_near_names_are_suggested() -> None:
     assert did_you_mean("ENV", ["env", "json"]) == "; did you mean env?"
     assert did_you_mean("tarball", ["env", "json"]) == ""
     assert did_you_mean(3, ["env"]) == ""
+    options = ["--steps", "--time-limit", "--time-unit", "--uptime", "--num-seqs", "--kernel"]
+    for found, wanted in (
+        ("--seed", ""),  # alike by its dashes, and by two letters
+        ("--output-file", ""),
+        ("--time", "; did you mean --time-limit or --time-unit?"),
+        ("--stesp", "; did you mean --steps?"),
+        ("--numseqs", "; did you mean --num-seqs?"),
+    ):
+        assert did_you_mean(found, options, ignoring="--") == wanted
+    assert did_you_mean("par", [f"part{at}" for at in range(9)]) == ""  # the start of too many
     assert one_of(["env", "json"], "jsn", other=", or a file") == (
         "one of env, json, or a file; did you mean json?"
     )

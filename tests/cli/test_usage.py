@@ -29,17 +29,32 @@ def test_help_and_version(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tune", "--steps"], "Option '--steps' requires an argument."),
+        (
+            ["tune", "--steps"],
+            (
+                "--steps: found nothing after it, expected a value (A steps histogram (CSV or Parquet) in "
+                "place of traces, or a folder that a server recorded; several add up)"
+            ),
+        ),
         (["tune"], "found neither, expected trace files or --steps"),
         (["tune", "trace.csv", "--steps", "steps.csv"], "found both, expected trace files or --steps"),
         (
             ["evaluate"],
             "found no ladders, expected PLAN.json, or --num-seqs and --num-blocks",
         ),
-        (["simulate", "trace.csv"], "Missing option '-o' / '--output'."),
-        (["simulate", "-o", "x.csv"], "Missing argument 'TRACE...'."),
+        (
+            ["simulate", "trace.csv"],
+            "found no --output, expected a value (The histogram: STEPS.csv or STEPS.parquet)",
+        ),
+        (["simulate", "-o", "x.csv"], "found no TRACE..., expected a value (Request traces)"),
         (["check"], "found no plan, expected PLAN.json, --engine serve.yaml, or LADDER_OPT_PLAN to be set"),
-        (["export", "p.json"], "Missing option '--format'."),
+        (
+            ["export", "p.json"],
+            (
+                "found no --format, expected a value (One of env, vllm-yaml, json, vllm-capture-sizes, "
+                "gaudi-file)"
+            ),
+        ),
         (
             [*TUNE, "--uptime", "soon"],
             "--uptime: found 'soon', expected a duration such as 600s, 10m or 24h",
@@ -128,11 +143,14 @@ def test_bad_usage_is_one_line(folder: Path, run: Run, arguments: list[str], mes
 @pytest.mark.parametrize(
     ("arguments", "start"),
     [
-        (["tuen"], "No such command 'tuen'."),  # typer may go on with what was meant
-        (["tune", "--stpes", "x"], "No such option: --stpes"),
-        (["trace", "infos"], "No such command 'infos'."),
-        (["tune", "--steps", "steps.csv", "--max-variants", "many"], "Invalid value for '--max-variants'"),
-        (["tune", "trace.csv", "--rate-scale", "fast"], "Invalid value for '--rate-scale'"),
+        (["tuen"], "found no command 'tuen'"),
+        (["tune", "--stpes", "x"], "found no option '--stpes'"),
+        (["trace", "infos"], "found no command 'infos'"),
+        (
+            ["tune", "--steps", "steps.csv", "--max-variants", "many"],
+            "--max-variants: found 'many', expected a whole number of at least 1",
+        ),
+        (["tune", "trace.csv", "--rate-scale", "fast"], "--rate-scale: found 'fast', expected a number"),
         (["tune", "trace.csv", "--rate-scale", "0"], ""),
         (["tune", "trace.csv", "--rate-scale", "nan"], ""),
         (["tune", "trace.csv", "--replicas", "0"], ""),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders
+from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.tune import evaluate, tune
 from tests.plan.plans import ENGINE, STEPS, make_cost
@@ -78,10 +81,24 @@ def test_a_term_that_could_not_be_told_and_may_matter() -> None:
     (line,) = told(with_fit(parameters=parameters))
     assert line == (
         "step_seconds.per_iteration: the measurements could not tell it from zero; at the upper end of its "
-        "interval, 0.005, it would be 14% of the plan's cost (see --uncertainty)"
+        "interval, 0.005, it would be 14% of the plan's cost"
     )
     assert told(with_fit(parameters={"step_seconds.per_iteration": entry(5e-3, is_told=True)})) == []
     assert told(with_fit(parameters={"step_seconds.per_iteration": entry(5e-5, is_told=False)})) == []
+
+
+def test_the_option_that_says_more_is_named_where_it_does() -> None:
+    cost = with_fit(parameters={"step_seconds.per_iteration": entry(5e-3, is_told=False)})
+    options = SolveOptions(num_seqs=PLAN.num_seqs, num_blocks=PLAN.num_blocks, restarts=1.0)
+    (line,) = tune(STEPS, cost, engine=ENGINE, options=options).warnings
+    assert line.endswith("14% of the plan's cost (see --uncertainty 40)")
+    (line,) = tune(STEPS, cost, engine=ENGINE, options=replace(options, robust=True)).warnings[:1]
+    assert line.endswith("14% of the plan's cost")  # it does not go with --robust
+    few = StepHistogram(np.array([2]), np.array([3]), np.array([100.0]))
+    compiles = with_fit(parameters={"compile_seconds.base": entry(5.0, is_told=False)})
+    line = tune(few, compiles, engine=ENGINE, options=options).warnings[0]
+    assert line.startswith("compile_seconds.base: the measurements could not tell it from zero")
+    assert "--uncertainty" not in line
 
 
 def test_compiles_that_could_not_be_told_count_by_server_starts() -> None:

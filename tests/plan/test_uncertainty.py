@@ -196,5 +196,13 @@ def test_it_is_asked_from_python_and_from_the_command_line(
 def test_not_with_robust_or_without_a_fit() -> None:
     with pytest.raises(UsageError, match="--uncertainty: found with --robust, expected one of the two"):
         SolveOptions(robust=True, uncertainty_draws=3)
+    # Nothing to be unsure about: said in one line, whatever the prices say of themselves.
+    few = StepHistogram(np.array([2]), np.array([3]), np.array([100.0]))
+    for cost in (uncertain_cost(), make_cost()):
+        plan = tune(few, cost, engine=ENGINE, options=SolveOptions(uncertainty_draws=3))
+        assert plan.uncertainty is None
+        assert plan.warnings[0] == (
+            "--uncertainty: no step is batched, so that there is nothing to be unsure about"
+        )
     with pytest.raises(UsageError, match="does not say how sure it is"):
         tune(STEPS, make_cost(), engine=ENGINE, options=SolveOptions(uncertainty_draws=3))
