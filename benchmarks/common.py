@@ -8,10 +8,14 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from ladder_opt.bucketer import Bucketer
+    from ladder_opt.engine import Engine
+    from ladder_opt.ladder import Ladders
     from ladder_opt.trace.table import Trace
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
@@ -72,6 +76,26 @@ def read_traces(names: Sequence[str], shared: Path) -> dict[str, Trace]:
         if name not in traces:
             traces[name] = read_trace(path)
     return traces
+
+
+def squeezed(trace: Trace, engine: Engine, requests: int, span_seconds: float) -> Trace:
+    """The first requests that fit the engine, arriving within a span."""
+    import numpy as np
+
+    from ladder_opt.trace.table import within_limits
+
+    fitting = within_limits(trace, max_model_len=engine.max_model_len)
+    fitting = fitting.take(np.arange(min(requests, len(fitting))))
+    assert fitting.arrival_seconds is not None, "the trace has no arrivals"
+    arrivals = fitting.arrival_seconds - fitting.arrival_seconds[0]
+    return replace(fitting, arrival_seconds=arrivals * (span_seconds / max(float(arrivals[-1]), 1e-9)))
+
+
+def bucketer_of(ladders: Ladders, engine: Engine, kernel: str = "chunked") -> Bucketer:
+    """What a server with these ladders dispatches by."""
+    from ladder_opt.bucketer import Bucketer
+
+    return Bucketer(engine, ladders, kv_tokens=(engine.max_model_len,), query_tokens=(1,), kernel=kernel)
 
 
 def machine() -> dict[str, object]:

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,7 +42,7 @@ from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.tune import tune
-from ladder_opt.trace.table import Trace, within_limits
+from ladder_opt.trace.table import Trace
 
 if TYPE_CHECKING:
     from ladder_opt.measurement.kernel_bench import BenchOptions
@@ -124,15 +124,6 @@ class Outcome:
             abs(each.predicted_warmup_seconds / each.warmup_seconds - 1) if each.warmup_seconds else 0.0
             for each in self.contenders
         )
-
-
-def squeezed(trace: Trace, requests: int, span_seconds: float) -> Trace:
-    """The first requests that fit the engine, arriving within a span."""
-    fitting = within_limits(trace, max_model_len=ENGINE.max_model_len)
-    fitting = fitting.take(np.arange(min(requests, len(fitting))))
-    assert fitting.arrival_seconds is not None, "the trace has no arrivals"
-    arrivals = fitting.arrival_seconds - fitting.arrival_seconds[0]
-    return replace(fitting, arrival_seconds=arrivals * (span_seconds / max(float(arrivals[-1]), 1e-9)))
 
 
 def with_other_time(cost: CostModel, other_seconds: float) -> CostModel:
@@ -305,7 +296,7 @@ def _warm_up_asked(text: str) -> int:
     options = _bench_options(asked["compiler"], asked["seed"])
     torch.set_num_threads(options.threads)
     ladders = Ladders(tuple(asked["num_seqs"]), tuple(asked["num_blocks"]))
-    contender = Contender("asked", _bucketer(ladders, asked["kernel"], engine))
+    contender = Contender("asked", common.bucketer_of(ladders, engine, asked["kernel"]))
     compile_something(options)
     print(json.dumps(Runner(engine, shape, options).warm_up(contender).seconds))
     return 0
@@ -346,8 +337,8 @@ def run(
     steps = simulate(trace, ENGINE, timed, ladders=plan.ladders).steps
     drawn = draw_batches(steps, batches, options.seed)
     contenders = (
-        Contender("default", _bucketer(default_ladders(ENGINE), cost.kernel)),
-        Contender("plan", _bucketer(plan.ladders, cost.kernel)),
+        Contender("default", common.bucketer_of(default_ladders(ENGINE), ENGINE, cost.kernel)),
+        Contender("plan", common.bucketer_of(plan.ladders, ENGINE, cost.kernel)),
     )
     bench_options = _bench_options(options.compiler, options.seed)
     torch.set_num_threads(bench_options.threads)
@@ -380,11 +371,6 @@ def _turns(
         if number >= 0:
             for contender, own in zip(contenders, seconds, strict=True):
                 contender.step_seconds.append(own.tolist())
-
-
-def _bucketer(ladders: Ladders, kernel: str, engine: Engine | None = None) -> Bucketer:
-    engine = engine or ENGINE
-    return Bucketer(engine, ladders, kv_tokens=(engine.max_model_len,), query_tokens=(1,), kernel=kernel)
 
 
 def table_rows(outcome: Outcome) -> list[dict[str, str]]:
@@ -441,7 +427,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _warm_up_asked(options.warm_up_alone)
     print(common.machine_line())
     (trace,) = common.read_traces([options.trace], options.shared).values()
-    sliced = squeezed(trace, options.requests, options.span)
+    sliced = common.squeezed(trace, ENGINE, options.requests, options.span)
     with tempfile.TemporaryDirectory() as folder:
         outcome = run(
             sliced,

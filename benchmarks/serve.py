@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -36,20 +34,21 @@ from ladder_opt.calibration.term_fit import fit_terms
 from ladder_opt.cost.model import CostModel, ReplaySeconds, StepSeconds
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.measurement.api import kernel_bench
+from ladder_opt.measurement.bench import Bench, Point
+from ladder_opt.measurement.model_shape import ModelShape
+from ladder_opt.measurement.options import MeasureOptions
 from ladder_opt.occupancy.replay import simulate
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plan.plan import Plan, write_plan
 from ladder_opt.plan.tune import tune
-from ladder_opt.trace.table import Trace, within_limits
+from ladder_opt.trace.table import Trace
 from tests.serving.environment import environment, python
 from tests.serving.server import Answer, Request, Server
 from tests.serving.tiny_model import VOCABULARY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ladder_opt.reference.compiled import CompiledKernels
-    from ladder_opt.reference.recorder import Recording
 
 ENGINE: Final = Engine(
     block_size=128, max_num_seqs=8, max_model_len=2048, max_num_batched_tokens=256, num_kv_blocks=129
@@ -62,6 +61,12 @@ MODEL: Final = {
     "head_dim": 64,
     "hidden_size": 256,
 }
+SHAPE: Final = ModelShape(
+    num_query_heads=MODEL["num_attention_heads"],
+    num_kv_heads=MODEL["num_key_value_heads"],
+    head_size=MODEL["head_dim"],
+    layers=MODEL["num_hidden_layers"],
+)
 _TIMED_RUNS: Final = 9
 
 
@@ -113,69 +118,28 @@ class Contender:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-class Bench:
-    """This machine's kernel, with one thread."""
+def points_of(bucketer: Bucketer) -> dict[BatchedVariant, Point]:
+    """The largest rung pair of each variant."""
+    return {
+        variant: Point(bucketer.kernel, variant.num_seqs, max(bucketer.rungs_of(variant)))
+        for variant in bucketer.batched_variants()
+    }
 
-    def __init__(self, engine: Engine) -> None:
-        import torch
 
-        from ladder_opt.reference.compiled import AttentionLayer
-
-        torch.set_num_threads(1)
-        self._torch, self.engine = torch, engine
-        heads, size = MODEL["num_attention_heads"], MODEL["head_dim"]
-        self.layer = AttentionLayer(heads, size, size**-0.5)
-        self.pages = torch.randn(
-            (engine.usable_kv_blocks + 1, MODEL["num_key_value_heads"], engine.block_size, 2 * size)
-        )
-
-    def record(self, bucketer: Bucketer) -> tuple[Recording, CompiledKernels]:
-        """Compile every variant of a bucketer."""
-        from ladder_opt.reference.batch import BatchPadder
-        from ladder_opt.reference.compiled import CompiledKernels
-        from ladder_opt.reference.recorder import LayerCache, record
-
-        kernels = CompiledKernels()
-        caches = {self.layer: LayerCache(self.pages, self._torch.float32)}
-        return record(BatchPadder(bucketer), kernels, caches), kernels
-
-    def time(
-        self, recorded: Sequence[tuple[Bucketer, Recording, CompiledKernels]], runs: int
-    ) -> list[dict[BatchedVariant, float]]:
-        """Seconds of a step's attention in all layers, of each recorded variant, in turns."""
-        from ladder_opt.reference.batch import BatchPadder
-
-        torch, heads, size = self._torch, MODEL["num_attention_heads"], MODEL["head_dim"]
-        runnable = []
-        for owner, (bucketer, recording, kernels) in enumerate(recorded):
-            for variant in recording.variants:
-                lengths = torch.tensor(bucketer.batched_witness(variant).kv_lens)
-                table = torch.randint(1, len(self.pages), (len(lengths), self.engine.max_num_blocks))
-                batch = BatchPadder(bucketer).pad(table, lengths)
-                assert batch is not None
-                query = torch.randn((len(lengths), heads, size))
-                runnable.append((owner, variant, kernels, (batch, self.layer, query, self.pages)))
-        seconds = np.zeros((runs, len(runnable)))
-        for run in range(runs):
-            for at, (_, _, kernels, arguments) in enumerate(runnable):
-                began = time.thread_time()  # one thread computes; other work on the machine does not count
-                kernels.run(*arguments)
-                seconds[run, at] = time.thread_time() - began
-        medians = np.median(seconds, axis=0) * MODEL["num_hidden_layers"]
-        found: list[dict[BatchedVariant, float]] = [{} for _ in recorded]
-        for (owner, variant, _, _), median in zip(runnable, medians.tolist(), strict=True):
-            found[owner][variant] = median
-        return found
+def time_points(bench: Bench, points: Sequence[Point], runs: int = _TIMED_RUNS) -> dict[Point, float]:
+    """Seconds of a step's attention in all layers, at points that are compiled, in turns."""
+    seconds = [[bench.step(point).seconds for point in points] for _ in range(runs)]
+    medians = np.median(seconds, axis=0) * SHAPE.layers
+    return dict(zip(points, medians.tolist(), strict=True))
 
 
 def measure(bench: Bench, bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measured:
     """Time every variant of a bucketer, in turns, and fit a cost model."""
-    recording, kernels = bench.record(bucketer)
-    (timed,) = bench.time([(bucketer, recording, kernels)], runs)
-    step = np.array([timed[variant] for variant in recording.variants])
-    chunks = np.array([variant.num_chunks for variant in recording.variants])
-    gathers = chunks * [variant.num_seqs * variant.blocks_per_chunk for variant in recording.variants]
-    compiles = np.array(recording.compile_seconds)
+    points = points_of(bucketer)
+    compiles = np.array([bench.compile(point).seconds for point in points.values()])
+    step = np.array(list(time_points(bench, list(points.values()), runs).values()))
+    chunks = np.array([variant.num_chunks for variant in points])
+    gathers = chunks * [variant.num_seqs * variant.blocks_per_chunk for variant in points]
     step_fit = fit_terms({"base": 1.0, "per_iteration": chunks, "per_gather": gathers}, step, bootstraps=0)
     compile_fit = fit_terms({"base": 1.0, "per_iteration": chunks}, compiles, bootstraps=0)
     cost = CostModel.model_validate(
@@ -188,20 +152,7 @@ def measure(bench: Bench, bucketer: Bucketer, runs: int = _TIMED_RUNS) -> Measur
         }
     )
     fitted = step / (1 + step_fit.residuals)
-    return Measured(cost, float(np.abs(fitted / step - 1).max()), len(recording.variants))
-
-
-def slice_of(trace: Trace, requests: int, span_seconds: float) -> Trace:
-    """The first requests that fit the engine, arriving within a span."""
-    fitting = within_limits(trace, max_model_len=ENGINE.max_model_len).take(np.arange(requests))
-    assert fitting.arrival_seconds is not None, "the trace has no arrivals"
-    arrivals = fitting.arrival_seconds - fitting.arrival_seconds[0]
-    return replace(fitting, arrival_seconds=arrivals * (span_seconds / max(float(arrivals[-1]), 1e-9)))
-
-
-def bucketer_of(ladders: Ladders) -> Bucketer:
-    """What a server with these ladders dispatches by."""
-    return Bucketer(ENGINE, ladders, kv_tokens=(ENGINE.max_model_len,), query_tokens=(1,))
+    return Measured(cost, float(np.abs(fitted / step - 1).max()), len(points))
 
 
 def pair_seconds(
@@ -308,13 +259,16 @@ def run(
         check=True,
         capture_output=True,
     )
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "measured")
-    bench = Bench(ENGINE)
-    measured = measure(bench, bucketer_of(default_ladders(ENGINE)))
-    contenders, plan = make_contenders(trace, measured, other_seconds)
-    bucketers = [bucketer_of(contender.ladders) for contender in contenders]
-    timed = bench.time([(each, *bench.record(each)) for each in bucketers], _TIMED_RUNS)
-    for contender, bucketer, seconds in zip(contenders, bucketers, timed, strict=True):
+    with kernel_bench(ENGINE, SHAPE, MeasureOptions()) as bench:
+        measured = measure(bench, common.bucketer_of(default_ladders(ENGINE), ENGINE))
+        contenders, plan = make_contenders(trace, measured, other_seconds)
+        bucketers = [common.bucketer_of(contender.ladders, ENGINE) for contender in contenders]
+        every = list({point: None for each in bucketers for point in points_of(each).values()})
+        for point in every:
+            bench.compile(point)
+        timed = time_points(bench, every)
+    for contender, bucketer in zip(contenders, bucketers, strict=True):
+        seconds = {variant: timed[point] for variant, point in points_of(bucketer).items()}
         contender.attention_seconds = pair_seconds(bucketer, seconds, measured.cost)
     write_plan(plan, folder / "plan.json")
     with ExitStack() as up:
@@ -408,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     print(common.machine_line())
     (trace,) = common.read_traces([options.trace], options.shared).values()
-    sliced = slice_of(trace, options.requests, options.span)
+    sliced = common.squeezed(trace, ENGINE, options.requests, options.span)
     with tempfile.TemporaryDirectory() as folder:
         contenders, measured = run(sliced, Path(folder), rounds=options.rounds, other_seconds=options.other)
     table = rows(contenders)

@@ -32,6 +32,7 @@ from benchmarks.milp import solve_milp
 from ladder_opt.cost.model import CostModel, read_cost_model
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import default_ladders
+from ladder_opt.measurement.bench import Point, Timed
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.price import price_ladders
@@ -360,7 +361,7 @@ def test_replay_rate_beside_vidur() -> None:
 
 def test_serve_plans_with_what_it_measured() -> None:
     """Prices known, the plan gathers less than the default ladders, and by as much as the prices say."""
-    sliced = serve.slice_of(small_trace(200), 60, span_seconds=20.0)
+    sliced = common.squeezed(small_trace(200), serve.ENGINE, 60, span_seconds=20.0)
     assert len(sliced) == 60
     assert sliced.arrival_seconds is not None
     assert (sliced.arrival_seconds[0], sliced.arrival_seconds[-1]) == (0.0, 20.0)
@@ -370,7 +371,7 @@ def test_serve_plans_with_what_it_measured() -> None:
     assert contenders[1].ladders == plan.ladders
     assert plan.result.num_variants <= 10
     for contender in contenders:
-        bucketer = serve.bucketer_of(contender.ladders)
+        bucketer = common.bucketer_of(contender.ladders, serve.ENGINE)
         contender.attention_seconds = serve.pair_seconds(bucketer, {}, measured.cost)
     default, tuned = contenders
     truth = serve.replayed(sliced, default, measured.cost, 0.03, 2e-4)
@@ -392,22 +393,31 @@ def test_serve_plans_with_what_it_measured() -> None:
 
 
 def test_serve_fits_what_was_made_by_the_formula() -> None:
-    bucketer = serve.bucketer_of(default_ladders(serve.ENGINE))
-    variants = bucketer.batched_variants()
-    chunks = {each: each.num_chunks for each in variants}
-    seconds = {
-        each: 0.002 + chunks[each] * (3e-4 + 1e-5 * each.num_seqs * each.blocks_per_chunk)
-        for each in variants
-    }
-    recording = SimpleNamespace(
-        variants=variants, compile_seconds=[1.5 + 0.25 * chunks[each] for each in variants]
-    )
-    bench: Any = SimpleNamespace(record=lambda _: (recording, None), time=lambda *_: [seconds])
+    bucketer = common.bucketer_of(default_ladders(serve.ENGINE), serve.ENGINE)
+    compiled: set[Point] = set()
+
+    def sizes(point: Point) -> tuple[int, int]:
+        """(chunks, pages), by the table in docs/files.md."""
+        per_chunk = max(1, min(32 // point.num_seqs, point.num_blocks))
+        chunks = -(-point.num_blocks // per_chunk)
+        return chunks, point.num_seqs * per_chunk * chunks
+
+    def compiled_in(point: Point) -> Timed:
+        compiled.add(point)
+        return Timed(1.5 + 0.25 * sizes(point)[0], 9.0)
+
+    def one_layer_s(point: Point) -> Timed:
+        assert point in compiled
+        chunks, pages = sizes(point)
+        return Timed((0.002 + 3e-4 * chunks + 1e-5 * pages) / 6, 9.0)
+
+    bench: Any = SimpleNamespace(compile=compiled_in, step=one_layer_s)
     found = serve.measure(bench, bucketer)
     step, compiles = found.cost.step_seconds, found.cost.compile_seconds
     assert (step.base, step.per_iteration, step.per_gather) == pytest.approx((0.002, 3e-4, 1e-5))
     assert (compiles.base, compiles.per_iteration) == pytest.approx((1.5, 0.25))
     assert found.worst_error == pytest.approx(0, abs=1e-9)
+    assert found.variants == len(bucketer.batched_variants())
 
 
 def test_serve_times_tokens_by_request() -> None:

@@ -147,8 +147,8 @@ def build_calibration(
     residuals = {
         name: part.residuals() for name, part in (("step", step_fit), ("compile", compile_fit)) if part
     }
-    for name, of_part in residuals.items():
-        line = poor_fit(name, of_part)
+    for name, found in residuals.items():
+        line = poor_fit(name, found)
         if line is not None and (name not in tables or tables[name].rows is None):
             draft.warnings.append(line)
     fit = {

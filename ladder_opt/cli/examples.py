@@ -80,6 +80,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
             "the kernel's seconds on this machine, for calibrate (needs torch, takes hours)",
             "--model CONFIG.json --max-num-seqs 8 --max-model-len 4096 -o rows.csv",
         ),
+        (
+            "a quick try, in less than a minute: nothing is compiled, and no compile recorded",
+            "--compiler eager --points 6 --repeats 9 --max-num-seqs 8 --max-model-len 1024 -o quick.csv",
+        ),
     ),
     "drift": (
         ("whether a plan is still the one to load, under other traffic", "plan.json night.parquet"),

@@ -72,11 +72,12 @@ class PointOptions:
         str, typer.Option("--kernel", help="The kernel to measure: chunked, per_block or both.")
     ] = "both"
     points: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--points", help="Rung pairs of each kernel, chosen where the fit so far is least sure."
+            "--points",
+            help=f"Rung pairs of each kernel, chosen where the fit so far is least sure [{DEFAULT_POINTS}].",
         ),
-    ] = DEFAULT_POINTS
+    ] = None
     grid: Annotated[bool, typer.Option("--grid", help="Measure every variant of the engine instead.")] = False
     num_seqs: Annotated[
         str | None, typer.Option("--num-seqs", help="With --num-blocks: measure all pairs of two lists.")
@@ -99,7 +100,7 @@ class DeviceOptions:
         str,
         typer.Option(
             "--compiler",
-            help="A backend of torch.compile; eager traces alone, and its compiles are not recorded.",
+            help="A backend of torch.compile; eager, the quick one, traces alone: no compile is recorded.",
         ),
     ] = _DEFAULT.compiler
     threads: Annotated[int, typer.Option("--threads", help="CPU threads that torch computes with.")] = (
@@ -159,9 +160,14 @@ def run(
 
 def _options(points: PointOptions, device: DeviceOptions) -> MeasureOptions:
     limit = points.time_limit
+    if points.points is not None and (points.grid or points.num_seqs is not None):
+        instead = "--grid" if points.grid else "--num-seqs and --num-blocks"
+        raise UsageError(
+            f"--points: found {points.points} with {instead}, expected one of them: these measure all pairs"
+        )
     return MeasureOptions(
         kernels=tuple(KERNELS) if points.kernel == "both" else (points.kernel,),
-        points=points.points,
+        points=DEFAULT_POINTS if points.points is None else points.points,
         grid=points.grid,
         num_seqs=_sizes(points.num_seqs, option="--num-seqs"),
         num_blocks=_sizes(points.num_blocks, option="--num-blocks"),

@@ -25,7 +25,7 @@ def poor_fit(part: str, residuals: Any) -> str | None:
     ends: list[Any] = [relative.get(name) for name in ("p5", "p95")] if isinstance(relative, dict) else []
     if not isinstance(r_squared, int | float) or not all(isinstance(end, int | float) for end in ends):
         return None
-    if r_squared >= LEAST_R_SQUARED or (ends and max(abs(float(end)) for end in ends) <= NEAR):
+    if r_squared >= LEAST_R_SQUARED or (ends and max(abs(end) for end in ends) <= NEAR):
         return None
     return (
         f"{part}_seconds: the formula misses what was measured (R2 {r_squared:.2f}, below "

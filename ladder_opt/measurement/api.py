@@ -113,7 +113,7 @@ def measure(
     shape = (
         model if isinstance(model, ModelShape) else ModelShape() if model is None else read_model_shape(model)
     )
-    opened = open_bench or _kernel_bench
+    opened = open_bench or kernel_bench
     candidates = {kernel: _candidates(engine, kernel, options) for kernel in options.kernels}
     settings = _settings(engine, shape, options, with_torch=open_bench is None)
     with RowFile(output, settings) as file:
@@ -353,7 +353,8 @@ def _device_words(options: MeasureOptions) -> str:
 
 
 @contextlib.contextmanager
-def _kernel_bench(engine: Engine, shape: ModelShape, options: MeasureOptions) -> Iterator[Bench]:
+def kernel_bench(engine: Engine, shape: ModelShape, options: MeasureOptions) -> Iterator[Bench]:
+    """What `measure` times: the reference kernel on the device, with a cache and threads of its own."""
     from ladder_opt.measurement.kernel_bench import (  # noqa: PLC0415 - needs torch
         BenchOptions,
         KernelBench,

@@ -27,7 +27,8 @@ class MeasureOptions:
 
     Attributes:
         kernels: of `ladder_opt.cost.geometry.KERNELS`.
-        points: rung pairs of each kernel, chosen where the fit so far is least sure.
+        points: rung pairs of each kernel, chosen where the fit so far is least sure; of no account with
+            `grid` or with two lists of sizes.
         grid: measure every variant of the engine instead.
         num_seqs: with `num_blocks`, measure these pairs instead; empty: not given.
         num_blocks: see `num_seqs`.

@@ -93,8 +93,10 @@ def test_the_examples_of_the_help_work(short_sample: Path) -> None:
         for step in example_steps():
             doc_commands.parse(step)
             _, words = doc_commands.words_of(step)
-            if words[0] in ("calibrate", "measure", "drift") or (words[0] == "verify" and not torch_is_here):
+            if words[0] in ("calibrate", "drift") or "CONFIG.json" in words:
                 continue  # what they read comes from a server or a card
+            if words[0] in ("measure", "verify") and not torch_is_here:
+                continue
             if words[0] == "verify":  # of a plan with few variants: the same line in a hundredth of the time
                 assert doc_commands.run(Step(TINY, 0, "sh"))[0] == 0
             code, _, err = doc_commands.run(step)

@@ -64,6 +64,36 @@ def test_a_point_is_compiled_once_and_timed(compiler: str) -> None:
 
 
 @pytest.mark.vllm
+def test_each_compile_finds_nothing_cached() -> None:
+    """The same variant compiled twice writes everything twice, and no later step needs either folder anew."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    from ladder_opt.measurement.kernel_bench import BenchOptions, KernelBench
+    from ladder_opt.reference.compiled import CompiledKernels
+
+    options = BenchOptions(device=torch.device("cpu"), compiler="inductor", threads=1, clock="cpu", seed=0)
+    point = Point("chunked", 4, 2)
+    with KernelBench.opened(TINY, SHAPE, options) as bench:
+        run_s = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        before, folders = counters["inductor"]["fxgraph_cache_miss"], set(run_s.iterdir())
+        written = []
+        for _ in range(2):
+            bench.compile(point)
+            (own,) = set(run_s.iterdir()) - folders
+            folders.add(own)
+            written.append(sorted(path.name for path in own.rglob("*.so")))
+            first, bench.kernels = bench.kernels, CompiledKernels(compiler="inductor")
+            bench._graphs.clear()
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(run_s)
+        assert written[0] == written[1] != []
+        assert counters["inductor"]["fxgraph_cache_miss"] == before + 2
+        assert counters["inductor"]["fxgraph_cache_hit"] == 0
+        bench.kernels = first
+        assert bench.step(point).seconds > 0
+
+
+@pytest.mark.vllm
 def test_the_bench_runs_what_the_server_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """The padded batch has the point's rungs, its longest sequence all of its blocks, and real pages."""
     import torch
@@ -173,7 +203,7 @@ def test_ctrl_c_ends_the_command_with_what_is_finished(
             os.kill(os.getpid(), signal.SIGINT)
 
     machine = MadeUpMachine(before_compile=interrupt)
-    monkeypatch.setattr(api, "_kernel_bench", machine.opened)
+    monkeypatch.setattr(api, "kernel_bench", machine.opened)
     assert run("-o", tmp_path / "m.csv", "--kernel", "chunked", "--points", 9) == 130
     told = capsys.readouterr()
     assert told.out.startswith(f"interrupted: 5 rows in {tmp_path}/m.csv, 5 of them new\n4 points are left; ")
@@ -225,6 +255,17 @@ def test_what_is_not_here(
     [
         (("--kernel", "ragged"), "--kernel: found 'ragged', expected per_block, chunked"),
         (("--dtype", "int8"), "--dtype: found 'int8', expected float32, bfloat16, float16"),
+        (
+            ("--grid", "--points", "3"),
+            "--points: found 3 with --grid, expected one of them: these measure all pairs",
+        ),
+        (
+            ("--num-seqs", "4", "--num-blocks", "1", "--points", "3"),
+            (
+                "--points: found 3 with --num-seqs and --num-blocks, expected one of them: these measure all "
+                "pairs"
+            ),
+        ),
         (("--num-seqs", "4"), "--num-blocks: found none, expected a list of them beside the other axis's"),
         (
             ("--time-limit", "soon"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import machine
+from benchmarks import common, machine
 from ladder_opt.cost.model import CostModel
 from ladder_opt.ladder import Ladders
 from ladder_opt.measurement.options import MeasureOptions
@@ -41,7 +41,7 @@ def test_predictions_are_the_pages_that_the_batches_are_padded_to() -> None:
     assert set(sizes) == {(5, 3), (8, 30)}
     assert all(max(lengths) == lengths[0] and min(lengths) >= 1 for lengths in batches)
     for ladders in (Ladders((4, 8), (1, 2, 4, 8, 16, 32)), Ladders((5, 8), (3, 30, 32))):
-        contender = machine.Contender("any", machine._bucketer(ladders, "chunked"))
+        contender = machine.Contender("any", common.bucketer_of(ladders, machine.ENGINE))
         machine.predict(contender, priced_by(per_gather=1.0), batches)
         assert contender.predicted_step_seconds == sum(pages_read(ladders, n, b) for n, b in sizes)
         variants = contender.bucketer.batched_variants()
@@ -50,7 +50,7 @@ def test_predictions_are_the_pages_that_the_batches_are_padded_to() -> None:
 
 def test_errors_and_limits() -> None:
     default, plan = (
-        machine.Contender(name, machine._bucketer(Ladders((8,), (32,)), "chunked")) for name in "ab"
+        machine.Contender(name, common.bucketer_of(Ladders((8,), (32,)), machine.ENGINE)) for name in "ab"
     )
     default.predicted_step_seconds, plan.predicted_step_seconds = 2.0, 1.5
     default.step_seconds = [[1.0, 1.0], [5.0, 1.0], [1.0, 9.0], [1.0, 1.0]]  # quartiles pass bursts over

@@ -1,0 +1,153 @@
+"""Do twenty points that `ladder-opt measure` chooses predict a whole grid of this machine's seconds?
+
+The batched decode kernel of a small model is measured here at `--points` rung pairs, chosen as the tool does,
+and a cost model fitted to them (`ladder-opt calibrate`). Then the same rows file is gone on with to a full
+grid of 8 x 8 pairs, in units of the same references, and the fit, which has seen the chosen points alone, is
+held against it: steps and compiles, over the pairs of the grid that were not among the points. Seconds are
+CPU time, of steps the lower quartiles, as the tool takes them; a row of the grid is measured once, and its
+own noise counts as error too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import common
+from ladder_opt.calibration.api import calibrate
+from ladder_opt.engine import Engine
+from ladder_opt.measurement.api import Measurements, OpenBench, kernel_bench, measure
+from ladder_opt.measurement.bench import Bench
+from ladder_opt.measurement.model_shape import ModelShape
+from ladder_opt.measurement.options import MeasureOptions
+
+ENGINE: Final = Engine(block_size=64, max_num_seqs=32, max_model_len=8 * 64)
+SHAPE: Final = ModelShape(num_query_heads=4, num_kv_heads=2, head_size=64, layers=2)
+NUM_SEQS: Final = (4, 6, 8, 11, 16, 20, 26, 32)
+NUM_BLOCKS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+PAGE: Final = common.REPOSITORY / "docs" / "measure.md"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was predicted of the grid, and measured.
+
+    Attributes:
+        points: rung pairs that the fit has seen.
+        errors: for "steps" and "compiles" predicted / measured - 1, of the pairs that it has not seen.
+        expected: for the same the 90th percentile of errors that `measure` said to expect.
+        warnings: of the measurement.
+    """
+
+    points: int
+    errors: dict[str, NDArray[np.float64]]
+    expected: dict[str, float]
+    warnings: tuple[str, ...]
+
+    def worst(self) -> float:
+        """Largest error of all."""
+        return max(float(np.abs(each).max()) for each in self.errors.values())
+
+
+def run(
+    folder: Path,
+    options: MeasureOptions,
+    *,
+    engine: Engine = ENGINE,
+    grid: tuple[Sequence[int], Sequence[int]] = (NUM_SEQS, NUM_BLOCKS),
+    open_bench: OpenBench = kernel_bench,
+) -> Outcome:
+    """Measure the points and fit; measure the grid and compare, on one bench: no pair compiles twice."""
+    with open_bench(engine, SHAPE, options) as bench:
+
+        @contextlib.contextmanager
+        def opened(*_: object) -> Iterator[Bench]:
+            yield bench
+
+        chosen = measure(folder / "points.csv", engine, SHAPE, options=options, open_bench=opened)
+        shutil.copy(folder / "points.csv", folder / "grid.csv")
+        asked = replace(options, num_seqs=tuple(grid[0]), num_blocks=tuple(grid[1]))
+        whole = measure(folder / "grid.csv", engine, SHAPE, options=asked, open_bench=opened)
+    return _compared(chosen, whole, engine, options.kernels[0])
+
+
+def _compared(chosen: Measurements, whole: Measurements, engine: Engine, kernel: str) -> Outcome:
+    cost = calibrate(chosen.path, engine, kernel=kernel).cost
+    rows = whole.rows[len(chosen.rows) :]
+    seqs, blocks = ([getattr(row, name) for row in rows] for name in ("num_seqs", "num_blocks"))
+    predicted = {"steps": cost.batched_step_seconds(seqs, blocks) / SHAPE.layers}
+    measured = {"steps": [row.step_seconds for row in rows]}
+    if all(row.compile_seconds for row in rows):
+        predicted["compiles"] = cost.variant_compile_seconds(seqs, blocks) / cost.graphs_per_variant
+        measured["compiles"] = [row.compile_seconds for row in rows]
+    said = chosen.expected_errors[kernel]
+    return Outcome(
+        points=len(chosen.rows),
+        errors={name: each / np.array(measured[name], np.float64) - 1 for name, each in predicted.items()},
+        expected={f"{name}s": high for name, (_, high) in said.items()},
+        warnings=tuple(dict.fromkeys((*chosen.warnings, *whole.warnings))),
+    )
+
+
+def table_rows(outcome: Outcome) -> list[dict[str, str]]:
+    """A row for steps, and one for compiles."""
+    rows = []
+    for name, errors in outcome.errors.items():
+        sizes = np.abs(errors)
+        rows.append(
+            {
+                "predictions of": name,
+                "points": str(outcome.points),
+                "pairs predicted": str(len(sizes)),
+                "mean error": f"{sizes.mean():.1%}",
+                "90% below": f"{np.quantile(sizes, 0.9):.1%}",
+                "worst": f"{sizes.max():.1%}",
+                "90% below, as expected": f"{outcome.expected[name]:.1%}",
+            }
+        )
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 1 where a pair of the grid is predicted worse than the limit."""
+    parser = common.parser("design_points", __doc__)
+    parser.add_argument("--points", type=int, default=20, help="rung pairs to fit to [20]")
+    parser.add_argument("--kernel", choices=["chunked", "per_block"], default="chunked")
+    parser.add_argument("--compiler", default="inductor", help="eager: steps alone, in a minute")
+    parser.add_argument("--within", type=float, default=0.1, help="largest error allowed [0.1]")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write-doc", action="store_true", help="put the outcome into docs/measure.md")
+    options = parser.parse_args(arguments)
+    print(common.machine_line())
+    asked = MeasureOptions(
+        kernels=(options.kernel,), points=options.points, compiler=options.compiler, seed=options.seed
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run(Path(folder), asked)
+    verdict = f"worst error {outcome.worst():.1%} (limit {options.within:.0%})"
+    print(common.text_table(table_rows(outcome)))
+    print(verdict)
+    for line in outcome.warnings:
+        print(f"warning: {line}")
+    if options.write_doc:
+        calm = " ".join(f"Of the measurement: {line}." for line in outcome.warnings)
+        body = "\n".join((common.markdown_table(table_rows(outcome)), "", f"{verdict}. {calm}".rstrip()))
+        marks = ("<!-- design-points:begin -->", "<!-- design-points:end -->")
+        PAGE.write_text(common.between(PAGE.read_text(encoding="utf-8"), *marks, body), encoding="utf-8")
+    common.write_json(
+        options.json, "design_points", {name: each.tolist() for name, each in outcome.errors.items()}
+    )
+    return int(outcome.worst() > options.within)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
