@@ -7,6 +7,7 @@ import pytest
 from ladder_opt.solve._frontier import solve_frontier
 from ladder_opt.solve.problem import build_problem
 from tests import oracles
+from tests.seeds import seeds
 from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
 
 
@@ -26,7 +27,7 @@ def brute_force(instance: oracles.Instance) -> list[tuple[float, float]]:
     return kept
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", seeds(80))
 def test_equals_brute_force(seed: int) -> None:
     instance = random_instance(7000 + seed)
     problem = build_problem(steps_of(instance), engine_of(instance), cost_of(instance), restarts=1.0)

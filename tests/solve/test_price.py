@@ -16,6 +16,7 @@ from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.price import best_absent_rung, price_ladders, value_rungs
 from tests import oracles
+from tests.seeds import seeds
 from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
 
 
@@ -169,7 +170,7 @@ def test_steps_beyond_ladders_or_engine_are_told(
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_no_absent_rung_of_an_optimal_plan_pays_for_itself(seed: int) -> None:
     instance = random_instance(seed)
     problem = (steps_of(instance), engine_of(instance), cost_of(instance))

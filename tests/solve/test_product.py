@@ -22,6 +22,7 @@ from ladder_opt.solve.price import price_ladders
 from ladder_opt.solve.problem import Limits, build_problem
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status
 from tests import oracles
+from tests.seeds import seeds
 
 
 def cost_of(instance: oracles.Instance) -> CostModel:
@@ -85,7 +86,7 @@ def random_instance(seed: int) -> oracles.Instance:
     )
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_equals_brute_force(seed: int) -> None:
     instance = random_instance(seed)
     expected, variants = oracles.brute_force(instance)
@@ -100,7 +101,7 @@ def test_equals_brute_force(seed: int) -> None:
     assert got[1] <= variants  # a tie goes to fewer variants
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_equals_brute_force_within_limits(seed: int) -> None:
     instance = random_instance(1000 + seed)
     rng = np.random.default_rng(seed)
@@ -136,7 +137,7 @@ def solved_as_brute_force(instance: oracles.Instance, limits: Limits, *, within:
     return result
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
     rng = np.random.default_rng(5000 + seed)
     plain = random_instance(5000 + seed)
@@ -158,7 +159,7 @@ def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
     assert price.compile_seconds == pytest.approx(got[2])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_unstructured_tables_equal_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
     seqs, blocks = int(rng.integers(5, 10)), int(rng.integers(2, 8))
@@ -193,7 +194,7 @@ def test_unstructured_tables_equal_brute_force(seed: int) -> None:
 
 
 @pytest.mark.parametrize("axis", ["num_seqs", "num_blocks"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_a_pinned_axis_stays(seed: int, axis: str) -> None:
     instance = random_instance(2000 + seed)
     rng = np.random.default_rng(seed)
@@ -284,7 +285,7 @@ def test_candidates_keep_a_rung_that_no_batch_equals() -> None:
     assert 11 in problem.rows
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", seeds(80))
 def test_limits_in_pools_so_small_that_many_rungs_open_no_variant(seed: int) -> None:
     """With chunks of up to 32 entries, a pool of fewer pages records none of a small batch's variants."""
     rng = np.random.default_rng(70_000 + seed)

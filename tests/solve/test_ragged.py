@@ -18,6 +18,7 @@ from ladder_opt.solve.price import price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, Status
 from tests import oracles
+from tests.seeds import seeds
 from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
 
 
@@ -67,7 +68,7 @@ def small_instance(seed: int) -> oracles.Instance:
     return oracles.Instance(**{**vars(plain), "cells": cells, "max_num_seqs": seqs, "max_num_blocks": blocks})
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_equals_brute_force(seed: int) -> None:
     instance = small_instance(seed)
     rng = np.random.default_rng(seed)
@@ -92,7 +93,7 @@ def test_equals_brute_force(seed: int) -> None:
     assert price.num_variants == plain[1]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_never_worse_than_product_and_its_bound(seed: int) -> None:
     instance = random_instance(3000 + seed)
     problem = (steps_of(instance), engine_of(instance), cost_of(instance))

@@ -31,6 +31,7 @@ from ladder_opt.solve.robust import RobustResult, Workload, solve_robust
 from ladder_opt.solve.verify import check_robust
 from ladder_opt.trace.read import read_trace
 from tests import oracles
+from tests.seeds import seeds
 from tests.solve.test_product import cost_of, engine_of, random_instance, steps_of
 from tests.solve.test_spyre_env import MAX_TOKENS, QUERY_CANDIDATES, random_shared
 from tests.solve.test_spyre_env import price as spyre_price
@@ -90,13 +91,13 @@ def assert_is_least(result: RobustResult, family: list[oracles.Instance], **limi
     assert max(each.regret for each in result.workloads) == result.worst_regret
 
 
-@pytest.mark.parametrize("seed", range(70))
+@pytest.mark.parametrize("seed", seeds(70))
 def test_equals_brute_force(seed: int) -> None:
     family = random_family(seed)
     assert_is_least(solved(family), family)
 
 
-@pytest.mark.parametrize("seed", range(70))
+@pytest.mark.parametrize("seed", seeds(70))
 def test_equals_brute_force_within_limits(seed: int) -> None:
     family = random_family(1000 + seed)
     rng = np.random.default_rng(seed)
@@ -108,7 +109,7 @@ def test_equals_brute_force_within_limits(seed: int) -> None:
     assert_is_least(result, family, max_variants=max_variants, max_compile_seconds=budget)
 
 
-@pytest.mark.parametrize("seed", range(45))
+@pytest.mark.parametrize("seed", seeds(45))
 def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
     rng = np.random.default_rng(5000 + seed)
     family = random_family(5000 + seed)
@@ -129,7 +130,7 @@ def test_equals_brute_force_with_a_guard_and_a_short_pool(seed: int) -> None:
 
 
 @pytest.mark.parametrize("axes", ["num_seqs", "num_blocks", "both"])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_pinned_axes_stay(seed: int, axes: str) -> None:
     family = random_family(2000 + seed)
     top = family[0]
@@ -144,7 +145,7 @@ def test_pinned_axes_stay(seed: int, axes: str) -> None:
     assert pinned_blocks in ((), result.ladders.num_blocks)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_a_pinned_axis_within_limits(seed: int) -> None:
     family = random_family(2500 + seed)
     pinned = (family[0].max_num_seqs,)
@@ -175,7 +176,7 @@ def random_tables(seed: int, workloads: int) -> tuple[CostModel, Engine, list[li
     return cost, Engine(max_num_seqs=seqs, max_model_len=blocks * 128), cells
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_unstructured_tables_equal_brute_force(seed: int) -> None:
     cost, engine, cells = random_tables(seed, 1 + seed % 4)
     assert cost.step_table is not None
@@ -204,7 +205,7 @@ def test_unstructured_tables_equal_brute_force(seed: int) -> None:
     assert result.worst_regret == pytest.approx(expected, abs=REGRET_TOLERANCE)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_the_shared_block_ladder_equals_brute_force(seed: int) -> None:
     """Target spyre-env: query lengths are chosen too, and the per-sequence kernel's calls count."""
     first = random_shared(seed)

@@ -20,6 +20,7 @@ from ladder_opt.solve.price import best_absent_rung, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
 from ladder_opt.solve.result import RELATIVE_TOLERANCE, Status
 from tests import oracles
+from tests.seeds import seeds
 from tests.solve.test_product import cost_of, random_instance, steps_of
 
 BLOCK_SIZE = 64
@@ -144,7 +145,7 @@ def every_choice(
     ]
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_equals_brute_force_over_all_three_ladders(seed: int) -> None:
     shared = random_shared(seed, short_pool=seed % 4 == 3)
     rng = np.random.default_rng(seed)
@@ -194,7 +195,7 @@ def test_equals_brute_force_over_all_three_ladders(seed: int) -> None:
     assert found.objective_seconds == pytest.approx(ours[0], rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_the_frontier_is_complete(seed: int) -> None:
     shared = random_shared(9000 + seed)
     points: dict[float, float] = {}
