@@ -59,9 +59,8 @@ def plan_text(plan: Plan, *, path: str | None = None) -> RenderableType:
             *_lines("\n".join(evidence_lines(plan)) or None),
             *uncertainty_text(plan),
         ]
-    if (
-        plan.result.status != "evaluated"
-    ):  # those were not made now: they are in a file, or in the user's hands
+    if plan.result.status != "evaluated" or not plan.num_seqs:
+        # Ladders that were only priced are in a file already, or in the user's hands.
         parts += ["", _next_step(plan, path)]
     return Group(*parts)
 
