@@ -74,12 +74,8 @@ def interval_costs(relaxation: Relaxation, incumbent: Incumbent) -> Floats:
     p = incumbent.problem
     costs = np.empty((p.shape[0] + 1, p.shape[0] + 1))
     dp_kernel.ragged_costs(
-        p.cumulative,
-        p.step_seconds,
-        relaxation.price(incumbent),
-        p.first_column,
+        p.row_terms(relaxation.price(incumbent)),
         p.lowest_column,
-        p.reach,
         relaxation.cumulative_multipliers(),
         relaxation.alive,
         costs,
@@ -117,13 +113,8 @@ def ascend(start: Relaxation, incumbent: Incumbent, iterations: int) -> tuple[Re
             return replace(best, bound=np.inf), solved
         bound = float(seconds) - current.allowance(incumbent)
         variants, compiles = dp_kernel.ragged_solution(
-            p.cumulative,
-            p.step_seconds,
-            current.price(incumbent),
-            p.compile_seconds,
-            p.first_column,
+            p.row_terms(current.price(incumbent)),
             p.lowest_column,
-            p.reach,
             current.cumulative_multipliers(),
             chosen[:count],
             has_rung,

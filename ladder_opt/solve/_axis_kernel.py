@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt._jit import njit
+from ladder_opt.solve.problem import RowTerms
 
 HUGE = 1e300
 NO_LIMIT = 1 << 60
@@ -23,16 +24,12 @@ def _edge(
     along_rows: bool,
     low: int,
     high: int,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
+    rows: RowTerms,
     base: int,
     other: NDArray[np.int64],
 ) -> tuple[float, int, float]:
     """From position low to rung high (position p is candidate p - 1), against the other axis above base."""
+    cumulative, step_seconds, price, compile_seconds, first_column, reach = rows
     seconds = 0.0
     variants = 0
     compiles = 0.0
@@ -78,12 +75,7 @@ def trace_back(parent: NDArray[np.int64], chosen: NDArray[np.int64]) -> int:
 @njit(cache=True, nogil=True)
 def best_ladder(
     along_rows: bool,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
+    rows: RowTerms,
     lowest_below: NDArray[np.int64],
     other: NDArray[np.int64],
     chosen: NDArray[np.int64],
@@ -92,8 +84,7 @@ def best_ladder(
 
     Args:
         along_rows: True to choose rows given columns, False to choose columns given rows.
-        reach: (rows + 1, columns) variants of the rows above a position that open above a higher column
-            position than this are never compiled.
+        rows: what edges are priced with.
         lowest_below: (candidates + 1,) the lowest position that may be the rung below each one.
         other: the rungs on the other axis, candidates' indices, ascending.
         chosen: (candidates,), filled with the rungs.
@@ -101,6 +92,7 @@ def best_ladder(
     Returns:
         (seconds, number of rungs).
     """
+    cumulative, step_seconds, price, _, first_column, reach = rows
     size = chosen.size
     best = np.full(size + 1, HUGE)
     parent = np.full(size + 1, -1, np.int64)
@@ -108,19 +100,7 @@ def best_ladder(
     if along_rows:
         for high in range(1, size + 1):
             for low in range(lowest_below[high], high):
-                seconds, _, _ = _edge(
-                    True,
-                    low,
-                    high,
-                    cumulative,
-                    step_seconds,
-                    price,
-                    compile_seconds,
-                    first_column,
-                    reach,
-                    0,
-                    other,
-                )
+                seconds, _, _ = _edge(True, low, high, rows, 0, other)
                 if best[low] + seconds < best[high]:
                     best[high] = best[low] + seconds
                     parent[high] = low
@@ -155,13 +135,7 @@ def best_ladder(
 @njit(cache=True, nogil=True)
 def all_edges(
     along_rows: bool,
-    size: int,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
+    rows: RowTerms,
     lowest_below: NDArray[np.int64],
     base: int,
     other: NDArray[np.int64],
@@ -172,6 +146,8 @@ def all_edges(
         (seconds, variants, compile seconds), each (size + 1, size + 1), filled from lowest_below[high] to
         high - 1. Variants are whole numbers.
     """
+    cumulative, step_seconds, price, compile_seconds, first_column, reach = rows
+    size = lowest_below.size - 1
     seconds = np.zeros((size + 1, size + 1))
     variants = np.zeros((size + 1, size + 1))
     compiles = np.zeros((size + 1, size + 1))
@@ -179,17 +155,7 @@ def all_edges(
         for high in range(1, size + 1):
             for low in range(lowest_below[high], high):
                 seconds[high, low], variants[high, low], compiles[high, low] = _edge(
-                    True,
-                    low,
-                    high,
-                    cumulative,
-                    step_seconds,
-                    price,
-                    compile_seconds,
-                    first_column,
-                    reach,
-                    base,
-                    other,
+                    True, low, high, rows, base, other
                 )
         return seconds, variants, compiles
     # One row of the result after another: it stays in the cache while the rungs add to it.
@@ -268,13 +234,7 @@ def path(
 @njit(cache=True, nogil=True)
 def pareto_ladders(
     along_rows: bool,
-    size: int,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
+    rows: RowTerms,
     lowest_below: NDArray[np.int64],
     base: int,
     other: NDArray[np.int64],
@@ -295,7 +255,6 @@ def pareto_ladders(
     """All ladders on one axis that none beats in seconds, variants and compile seconds, cheapest first.
 
     Args:
-        size: candidates on the axis.
         base: the position on the other axis above which its rungs' steps count.
         max_variants: limit on variants; NO_LIMIT where ladders need not be compared in them.
         max_compile_seconds: limit on their compile seconds; HUGE likewise.
@@ -308,19 +267,7 @@ def pareto_ladders(
         Labels as (seconds, variants, compile seconds, parent label, position), and where those of whole
         ladders start (-1: given up); from there to the end each is one ladder, followed through its parents.
     """
-    edges = all_edges(
-        along_rows,
-        size,
-        cumulative,
-        step_seconds,
-        price,
-        compile_seconds,
-        first_column,
-        reach,
-        lowest_below,
-        base,
-        other,
-    )
+    edges = all_edges(along_rows, rows, lowest_below, base, other)
     labels: tuple[
         NDArray[np.float64],
         NDArray[np.int64],

@@ -30,7 +30,7 @@ class DepthFirst:
         self.problem = p
         depths = min(rows, relaxation.max_rungs) + 1
         self.fits = depths * (columns + 1) ** 2 * 8 <= MAX_EDGE_BYTES
-        self._price = relaxation.price(incumbent)
+        self._terms = p.row_terms(relaxation.price(incumbent))
         self._multipliers = relaxation.cumulative_multipliers()
         self._costs = interval_costs(relaxation, incumbent)
         self._to_go = cost_to_go(self._costs, relaxation, upward=upward)
@@ -65,16 +65,11 @@ class DepthFirst:
 
         The threshold is on seconds at the relaxation's prices (the limits' allowance included).
         """
-        p = self.problem
         return int(
             kernel.next_leaf(
                 self.upward,
-                p.cumulative,
-                p.step_seconds,
-                self._price,
-                p.first_column,
-                p.lowest_column,
-                p.reach,
+                self._terms,
+                self.problem.lowest_column,
                 self._multipliers,
                 self._costs,
                 self._to_go,

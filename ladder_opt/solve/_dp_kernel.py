@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ladder_opt._jit import njit
 from ladder_opt.solve._axis_kernel import trace_back
+from ladder_opt.solve.problem import RowTerms
 
 HUGE = 1e300  # "not allowed"; finite, so that no difference of two such values is NaN
 
@@ -122,12 +123,8 @@ def interval_dp(
 
 @njit(cache=True, nogil=True)
 def ragged_costs(
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    first_column: NDArray[np.int64],
+    terms: RowTerms,
     lowest_below: NDArray[np.int64],
-    reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     alive: NDArray[np.bool_],
     costs: NDArray[np.float64],
@@ -135,17 +132,14 @@ def ragged_costs(
     """Fill costs[i, j] for every interval of rows i < j that is alive (HUGE for the others).
 
     Args:
-        cumulative: (rows + 1, columns + 1).
-        step_seconds: (rows, columns).
-        price: (rows, columns).
-        first_column: (rows, columns).
-        lowest_below: (columns + 1,).
-        reach: (rows + 1, columns), for intervals that start there.
+        terms: what edges are priced with.
+        lowest_below: (columns + 1,) the lowest position that may be the rung below each one.
         multipliers: (rows + 1, columns) cumulative over rows: having rung c in the ladder of rows (i, j]
             is charged multipliers[j, c] - multipliers[i, c].
         alive: (rows + 1, rows + 1) whether the interval may be part of a better solution.
         costs: (rows + 1, rows + 1), filled.
     """
+    cumulative, step_seconds, price, _, first_column, reach = terms
     rows, columns = step_seconds.shape
     below = np.empty(columns + 1)
     extra = np.empty(columns)
@@ -281,13 +275,8 @@ def counted_rows_above(costs: NDArray[np.float64], max_rungs: int) -> NDArray[np
 
 @njit(cache=True, nogil=True)
 def ragged_solution(
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    compile_seconds: NDArray[np.float64],
-    first_column: NDArray[np.int64],
+    terms: RowTerms,
     lowest_below: NDArray[np.int64],
-    reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     chosen: NDArray[np.int64],
     has_rung: NDArray[np.float64],
@@ -295,13 +284,15 @@ def ragged_solution(
     """Block ladders of the chosen rows.
 
     Args:
-        compile_seconds: (rows, columns), to add up.
+        terms: what edges are priced with.
+        lowest_below: as for `ragged_costs`, and `multipliers` too.
         chosen: rows, ascending (all of the array counts).
         has_rung: (rows, columns), filled: 1 where the ladder that pads row r holds column c.
 
     Returns:
         (variants, compile seconds) of the ragged solution.
     """
+    cumulative, step_seconds, price, compile_seconds, first_column, reach = terms
     columns = step_seconds.shape[1]
     below = np.empty(columns + 1)
     extra = np.empty(columns)

@@ -269,13 +269,7 @@ def _collect(
     """Add all points of one num_seqs ladder in a gap; False where that is too much work."""
     seconds, _, compiles, parent, position, first = axis_kernel.pareto_ladders(
         False,
-        problem.shape[1],
-        problem.cumulative,
-        problem.step_seconds,
-        np.zeros_like(problem.compile_seconds),
-        problem.compile_seconds,
-        problem.first_column,
-        problem.reach,
+        problem.row_terms(np.zeros_like(problem.compile_seconds)),
         problem.lowest_column,
         0,
         rows,

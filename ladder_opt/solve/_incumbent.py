@@ -261,13 +261,7 @@ class Incumbent:
         p = self.problem
         edges: _Edges = axis_kernel.all_edges(
             along_rows,
-            p.shape[0] if along_rows else p.shape[1],
-            p.cumulative,
-            p.step_seconds,
-            self.price,
-            p.compile_seconds,
-            p.first_column,
-            p.reach,
+            p.row_terms(self.price),
             p.lowest_row if along_rows else p.lowest_column,
             0,
             other,
@@ -293,12 +287,7 @@ class Incumbent:
         chosen = np.zeros(p.shape[0] if along_rows else p.shape[1], np.int64)
         _, count = axis_kernel.best_ladder(
             along_rows,
-            p.cumulative,
-            p.step_seconds,
-            self.price,
-            p.compile_seconds,
-            p.first_column,
-            p.reach,
+            p.row_terms(self.price),
             p.lowest_row if along_rows else p.lowest_column,
             other,
             chosen,

@@ -146,13 +146,8 @@ def _relaxed_chain(problem: LadderProblem, incumbent: Incumbent, relaxation: Rel
         return None
     has_rung = np.zeros(problem.shape)
     dp_kernel.ragged_solution(
-        problem.cumulative,
-        problem.step_seconds,
-        relaxation.price(incumbent),
-        problem.compile_seconds,
-        problem.first_column,
+        problem.row_terms(relaxation.price(incumbent)),
         problem.lowest_column,
-        problem.reach,
         relaxation.cumulative_multipliers(),
         chosen[:count],
         has_rung,
@@ -261,13 +256,7 @@ def _interval_labels(
     i, j = interval
     seconds, variants, compiles, parent, position, first = axis_kernel.pareto_ladders(
         False,
-        problem.shape[1],
-        problem.cumulative,
-        problem.step_seconds,
-        incumbent.price,
-        problem.compile_seconds,
-        problem.first_column,
-        problem.reach,
+        problem.row_terms(incumbent.price),
         problem.lowest_column,
         i,
         np.array([j - 1]),

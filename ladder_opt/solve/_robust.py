@@ -156,18 +156,10 @@ class _Leaf:
         self.lowest = p.lowest_row if along_rows else p.lowest_column
         self.edges = np.zeros((len(self.start), size + 1, size + 1))
         for k, scale in enumerate(workloads.scales):
+            terms = p.row_terms(workloads.restarts[k] / scale * p.compile_seconds)
+            terms = terms._replace(cumulative=workloads.cumulative[k] / scale)
             self.edges[k], variants, compiles = axis_kernel.all_edges(
-                along_rows,
-                size,
-                workloads.cumulative[k] / scale,
-                p.step_seconds,
-                workloads.restarts[k] / scale * p.compile_seconds,
-                p.compile_seconds,
-                p.first_column,
-                p.reach,
-                self.lowest,
-                0,
-                rungs,
+                along_rows, terms, self.lowest, 0, rungs
             )
         # Limits count the same for every workload.
         if of_variants >= 0:

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt._jit import njit
+from ladder_opt.solve.problem import RowTerms
 
 HUGE = 1e300
 # Slots of the state.
@@ -44,12 +45,8 @@ _LANES = {"nnan", "nsz"}
 def _add_interval(
     i: int,
     j: int,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    first_column: NDArray[np.int64],
+    terms: RowTerms,
     lowest_below: NDArray[np.int64],
-    reach: NDArray[np.int64],
     extra: NDArray[np.float64],
     edges: NDArray[np.float64],
     summed: NDArray[np.float64],
@@ -57,6 +54,8 @@ def _add_interval(
     below: NDArray[np.float64],
 ) -> float:
     """Fill summed = edges + those of rows (i, j]; return the cheapest path's seconds, charges included."""
+    cumulative, step_seconds, price, _, first_column, _ = terms
+    reach = terms.reach[i]
     columns = extra.size
     for c in range(columns + 1):
         below[c] = cumulative[j, c] - cumulative[i, c]
@@ -82,12 +81,8 @@ def _add_interval(
 @njit(cache=True, nogil=True)
 def next_leaf(
     upward: bool,
-    cumulative: NDArray[np.float64],
-    step_seconds: NDArray[np.float64],
-    price: NDArray[np.float64],
-    first_column: NDArray[np.int64],
+    terms: RowTerms,
     lowest_column: NDArray[np.int64],
-    reach: NDArray[np.int64],
     multipliers: NDArray[np.float64],
     interval_costs: NDArray[np.float64],
     to_go: NDArray[np.float64],
@@ -104,10 +99,8 @@ def next_leaf(
 
     Args:
         upward: from the bottom; otherwise from the top.
-        price: (rows, columns) seconds that a variant costs, the limits' multipliers included.
+        terms: what edges are priced with, the limits' multipliers in the price of a variant.
         lowest_column: (columns + 1,) the lowest position that may be the rung below each one.
-        reach: (rows + 1, columns) variants of the rows above a position that open above a higher column
-            position than this are never compiled.
         multipliers: (rows + 1, columns) cumulative.
         interval_costs: (rows + 1, rows + 1) at these multipliers and prices.
         to_go: (rows + 2, rows + 1): [d, j] is the cheapest cover of the rows on the open side of position j,
@@ -123,7 +116,7 @@ def next_leaf(
     Returns:
         FINISHED, PAUSED (out of nodes) or LEAF.
     """
-    rows, columns = step_seconds.shape
+    rows, columns = terms.step_seconds.shape
     extra = np.empty(columns)
     work = np.empty(columns + 1)
     below = np.empty(columns + 1)
@@ -150,19 +143,7 @@ def next_leaf(
                 multipliers[j, c] - multipliers[0, c] if upward else multipliers[rows, c] - multipliers[i, c]
             )
         seconds = _add_interval(
-            i,
-            j,
-            cumulative,
-            step_seconds,
-            price,
-            first_column,
-            lowest_column,
-            reach[i],
-            extra,
-            edges[depth],
-            edges[depth + 1],
-            work,
-            below,
+            i, j, terms, lowest_column, extra, edges[depth], edges[depth + 1], work, below
         )
         if seconds + rest >= threshold:
             continue

@@ -56,6 +56,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,27 @@ class Limits:
             raise UsageError(f"--guard: found {self.guard}, expected a factor of 1 or more")
 
 
+class RowTerms(NamedTuple):
+    """What the kernels price an edge with; of a `LadderProblem`, but for the price.
+
+    Attributes:
+        cumulative: (rows + 1, columns + 1) steps.
+        step_seconds: (rows, columns).
+        price: (rows, columns) what a variant is charged.
+        compile_seconds: (rows, columns) of a variant, as the limit counts them.
+        first_column: (rows, columns), the lowest column that shares the variant.
+        reach: (rows + 1, columns) variants of the rows above a position that open above a higher column
+            position than this are never compiled.
+    """
+
+    cumulative: Floats
+    step_seconds: Floats
+    price: Floats
+    compile_seconds: Floats
+    first_column: Integers
+    reach: Integers
+
+
 @dataclass(frozen=True, kw_only=True)
 class LadderProblem:
     """One instance for the solver.
@@ -152,6 +174,12 @@ class LadderProblem:
     def typical_compile_seconds(self) -> float:
         """The mean variant's compile, above 0: brings limits in seconds to the scale of variants."""
         return max(float(self.compile_seconds.mean()), 1e-300)
+
+    def row_terms(self, price: Floats) -> RowTerms:
+        """What edges are priced with where a variant is charged `price`, float64 (rows, columns)."""
+        return RowTerms(
+            self.cumulative, self.step_seconds, price, self.compile_seconds, self.first_column, self.reach
+        )
 
     def opens(self, rows: Integers, columns: Integers) -> NDArray[np.bool_]:
         """Whether each rung pair of ladders (candidates' indices) is the lowest of a compiled variant."""
