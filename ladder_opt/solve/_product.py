@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.errors import SolveError
 from ladder_opt.solve import _dp_kernel as dp_kernel
-from ladder_opt.solve._ascent import Relaxation, ascend, interval_costs, is_closed
+from ladder_opt.solve._ascent import INTERVAL_WORK, Relaxation, ascend, interval_costs, is_closed
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
 from ladder_opt.solve._incumbent import Incumbent, tie_price
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
@@ -109,6 +109,9 @@ class ProductSearch:
     def raise_bound(
         self, relaxation: Relaxation, iterations: int, incumbent: Incumbent | None = None
     ) -> Relaxation:
+        if self.most_work is not None:
+            of_one = int(relaxation.alive.sum()) * self.incumbent.problem.shape[1] * INTERVAL_WORK
+            iterations = min(iterations, max(1, self.work_left // max(1, of_one)))
         better, solved = ascend(relaxation, incumbent or self.incumbent, iterations)
         self.evaluations += solved
         return better

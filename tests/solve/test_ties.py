@@ -28,7 +28,7 @@ from tests.solve.test_product import cost_of, engine_of, steps_of
 from tests.solve.test_ragged import ragged_price
 from tests.solve.test_spyre_env import every_choice, price, random_shared
 
-MANY = settings(max_examples=max(300, settings.default.max_examples))
+MANY = settings(max_examples=max(300, (settings.default or settings()).max_examples))
 SEEDS = st.integers(0, 10**9)
 SAME = 1e-9
 
