@@ -81,7 +81,7 @@ def run(
 
 
 def _compared(chosen: Measurements, whole: Measurements, engine: Engine, kernel: str) -> Outcome:
-    cost = calibrate(chosen.path, engine, kernel=kernel).cost
+    cost = calibrate(chosen.path, engine, kernel=kernel, table="never").cost  # a table holds its sizes alone
     rows = whole.rows[len(chosen.rows) :]
     seqs, blocks = ([getattr(row, name) for row in rows] for name in ("num_seqs", "num_blocks"))
     predicted = {"steps": cost.batched_step_seconds(seqs, blocks) / SHAPE.layers}
