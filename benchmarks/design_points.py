@@ -5,7 +5,8 @@ and a cost model fitted to them (`ladder-opt calibrate`). Then the same rows fil
 grid of 8 x 8 pairs, in units of the same references, and the fit, which has seen the chosen points alone, is
 held against it: steps and compiles, over the pairs of the grid that were not among the points. Seconds are
 CPU time, of steps the lower quartiles, as the tool takes them; a row of the grid is measured once, and its
-own noise counts as error too.
+own noise counts as error too. Beside it: how far a fit to the whole grid is off its own rows, which no choice
+of points could better by much.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks import common
 from ladder_opt.calibration.api import calibrate
+from ladder_opt.calibration.measurement_rows import MeasurementRow
 from ladder_opt.engine import Engine
 from ladder_opt.measurement.api import Measurements, OpenBench, kernel_bench, measure
 from ladder_opt.measurement.bench import Bench
@@ -43,12 +45,15 @@ class Outcome:
 
     Attributes:
         points: rung pairs that the fit has seen.
+        own: for "steps" and "compiles" how far a fit to the whole grid is off its rows: what the formula
+            itself misses on this machine, whatever the points.
         errors: for "steps" and "compiles" predicted / measured - 1, of the pairs that it has not seen.
         expected: for the same the 90th percentile of errors that `measure` said to expect.
         warnings: of the measurement.
     """
 
     points: int
+    own: dict[str, NDArray[np.float64]]
     errors: dict[str, NDArray[np.float64]]
     expected: dict[str, float]
     warnings: tuple[str, ...]
@@ -81,21 +86,29 @@ def run(
 
 
 def _compared(chosen: Measurements, whole: Measurements, engine: Engine, kernel: str) -> Outcome:
-    cost = calibrate(chosen.path, engine, kernel=kernel).cost
     rows = whole.rows[len(chosen.rows) :]
+    said = chosen.expected_errors[kernel]
+    return Outcome(
+        points=len(chosen.rows),
+        own=_errors(whole.path, whole.rows, engine, kernel),
+        errors=_errors(chosen.path, rows, engine, kernel),
+        expected={f"{name}s": high for name, (_, high) in said.items()},
+        warnings=tuple(dict.fromkeys((*chosen.warnings, *whole.warnings))),
+    )
+
+
+def _errors(
+    fitted_to: Path, rows: Sequence[MeasurementRow], engine: Engine, kernel: str
+) -> dict[str, NDArray[np.float64]]:
+    """Predicted / measured - 1 of rows, by the formula fitted to a file; a table has its own sizes alone."""
+    cost = calibrate(fitted_to, engine, kernel=kernel, table="never").cost
     seqs, blocks = ([getattr(row, name) for row in rows] for name in ("num_seqs", "num_blocks"))
     predicted = {"steps": cost.batched_step_seconds(seqs, blocks) / SHAPE.layers}
     measured = {"steps": [row.step_seconds for row in rows]}
     if all(row.compile_seconds for row in rows):
         predicted["compiles"] = cost.variant_compile_seconds(seqs, blocks) / cost.graphs_per_variant
         measured["compiles"] = [row.compile_seconds for row in rows]
-    said = chosen.expected_errors[kernel]
-    return Outcome(
-        points=len(chosen.rows),
-        errors={name: each / np.array(measured[name], np.float64) - 1 for name, each in predicted.items()},
-        expected={f"{name}s": high for name, (_, high) in said.items()},
-        warnings=tuple(dict.fromkeys((*chosen.warnings, *whole.warnings))),
-    )
+    return {name: each / np.array(measured[name], np.float64) - 1 for name, each in predicted.items()}
 
 
 def table_rows(outcome: Outcome) -> list[dict[str, str]]:
@@ -112,6 +125,8 @@ def table_rows(outcome: Outcome) -> list[dict[str, str]]:
                 "90% below": f"{np.quantile(sizes, 0.9):.1%}",
                 "worst": f"{sizes.max():.1%}",
                 "90% below, as expected": f"{outcome.expected[name]:.1%}",
+                "fit to all: mean": f"{np.abs(outcome.own[name]).mean():.1%}",
+                "worst ": f"{np.abs(outcome.own[name]).max():.1%}",
             }
         )
     return rows

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 BOOTSTRAPS: Final = 200
-REWEIGHTINGS: Final = 50
-NORMAL_MAD: Final = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
 NEGLIGIBLE_SHARE: Final = 1e-3  # of the mean row: less is as good as nothing
 
 

@@ -6,10 +6,9 @@ of term k. With y = seconds / steps and x = work / steps, find theta >= 0 that m
     sum_i  rho(sqrt(steps_i) * (y_i - theta_0 - sum_k theta_k x_ik) / scale),   rho(z) = 2 (sqrt(1 + z^2) - 1)
 
 (soft L1: rows whose steps were counted wrongly, as those of a request that was preempted in the server and
-not in the replay, weigh little). It is solved by iteratively reweighted non-negative least squares
-(`scipy.optimize.nnls`), which gives exact zeros where a bound holds; the scale is 1.4826 times the median
-absolute residual. Intervals are percentiles of a bootstrap over rows, one a request: rows of requests that
-ran side by side are not independent, so that the intervals are, if anything, too narrow.
+not in the replay, weigh little), by `robust_fit`. Intervals are percentiles of a bootstrap over rows, one a
+request: rows of requests that ran side by side are not independent, so that the intervals are, if anything,
+too narrow.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from numpy.typing import NDArray
 from ladder_opt.calibration.doubts import (
     BOOTSTRAPS,
     NEGLIGIBLE_SHARE,
-    NORMAL_MAD,
-    REWEIGHTINGS,
     left_by_others,
     moves_with_others,
     not_told_from_zero,
 )
+from ladder_opt.calibration.robust_fit import robust_nnls
 
 _COLLINEAR_R_SQUARED = 0.9
+_TUNING = 1.0  # a fifth of the rows may be wrong
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,12 @@ def fit_steps(
     y = seconds / steps
     x = np.column_stack([np.ones(len(y)), work / steps[:, None]])
     weights = np.sqrt(steps / steps.max())
-    theta = _robust(x, y, weights)
+    theta = _solve(x, y, weights)
     rng = np.random.default_rng(seed)
     draws = np.tile(theta, (max(bootstraps, 1), 1))
     for draw in draws[:bootstraps]:
         rows = rng.integers(len(y), size=len(y))
-        draw[:] = _robust(x[rows], y[rows], weights[rows])
+        draw[:] = _solve(x[rows], y[rows], weights[rows])
     low, high = np.percentile(draws, (2.5, 97.5), axis=0)
     residual = y - x @ theta
     spread = float(np.sum((y - y.mean()) ** 2))
@@ -155,25 +154,10 @@ def fit_steps(
     )
 
 
-def _robust(
+def _solve(
     x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    from scipy.optimize import nnls  # noqa: PLC0415  (slow to import)
-
-    scale = np.abs(x).max(axis=0)
-    scale[scale == 0] = 1.0
-    theta = np.zeros(x.shape[1])
-    robust = np.ones(len(y))
-    floor = 1e-9 * float(np.median(y))  # of the scale: an exact fit leaves no residuals to take it from
-    for _ in range(REWEIGHTINGS):
-        root = np.sqrt(robust) * weights
-        before, theta = theta, nnls(x / scale * root[:, None], y * root)[0] / scale
-        residual = (y - x @ theta) * weights
-        spread = max(NORMAL_MAD * float(np.median(np.abs(residual))), floor)
-        robust = 1 / np.sqrt(1 + (residual / spread) ** 2)
-        if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
-            break
-    return np.asarray(theta)
+    return robust_nnls(x, y, weights, tuning=_TUNING, relative=False)[0]
 
 
 def _explained(x: NDArray[np.float64], k: int) -> float:

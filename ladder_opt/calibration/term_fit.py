@@ -8,8 +8,7 @@ theta >= 0 that minimises
 with f_i the fitted seconds of row i: times of a millisecond and of a second count alike by their relative
 error, and dividing by the fitted and not by the measured time keeps noise from pulling the fit down. The
 weight w_i = 1 / hypot(spread_i, `MISFIT`) is less for rows that were measured less well; `MISFIT` is what no
-repeat of a measurement shows. Solved by reweighted non-negative least squares (`scipy.optimize.nnls` on the
-triangular factor of the weighted columns), which gives exact zeros where a bound holds.
+repeat of a measurement shows. Solved by `robust_fit`.
 
 Draws are a bootstrap of residuals, the rows staying as designed: each row's noise is some row's residual,
 enlarged by leverage (divided by sqrt(1 - h)), of a random sign, and all are stretched by a factor of
@@ -34,16 +33,16 @@ from numpy.typing import ArrayLike, NDArray
 from ladder_opt.calibration.doubts import (
     BOOTSTRAPS,
     NEGLIGIBLE_SHARE,
-    NORMAL_MAD,
-    REWEIGHTINGS,
     left_by_others,
 )
+from ladder_opt.calibration.robust_fit import NORMAL_MAD, fitted_floor, robust_free_fits, robust_nnls
 
 MISFIT = 0.02
 _NOMINAL_ERROR = 0.05  # of a row, where rows are too few to say
 _COLLINEAR_R_SQUARED = 0.98
 _FEWEST_ROWS = 1
 _SINGULAR = 1e-8
+_TUNING = 2.0  # see `robust_fit`: of rows that were designed few are wrong
 _UNSAID = 1e-6  # of a row's units, along a direction that no row holds
 
 Floats = NDArray[np.float64]
@@ -169,12 +168,9 @@ def fit_terms(
     if y.ndim != 1 or len(y) < _FEWEST_ROWS or not names:
         raise ValueError(f"found {y.shape} seconds and {len(names)} terms, expected rows and terms")
     x = np.column_stack([np.broadcast_to(np.asarray(columns[name], np.float64), y.shape) for name in names])
-    unit = np.abs(x).max(axis=0)
-    unit[unit == 0] = 1.0
     weights = _weights(spread, len(y))
-    theta, robust = _solve(x / unit, y, weights)
-    theta /= unit
-    fitted = np.maximum(x @ theta, _floor(y))
+    theta, robust = _solve(x, y, weights)
+    fitted = np.maximum(x @ theta, fitted_floor(y))
     residual = y / fitted - 1
     covariance, undetermined, leverage = _linear_theory(x, fitted, weights, robust, residual)
     noise = _noise(residual, weights, leverage, x.shape[1])
@@ -182,7 +178,7 @@ def fit_terms(
     draws = free = theta[None, :].copy()
     if bootstraps >= 1:
         drawn = _drawn_seconds(fitted, weights, noise, free=len(y) - len(names), rng=rng, draws=bootstraps)
-        draws, free = (each / unit for each in _draws(x / unit, drawn, weights))
+        draws, free = _draws(x, drawn, weights)
     # Of B draws the k-th is at k / (B + 1); numpy's own rule would make an interval of 200 one of 94 %.
     low, high = np.maximum(np.percentile(free, (2.5, 97.5), axis=0, method="weibull"), 0.0)
     holding = np.maximum((x > 0).sum(axis=0), 1)
@@ -221,31 +217,9 @@ def _weights(spread: ArrayLike | None, rows: int) -> Floats:
     return np.asarray(MISFIT / np.hypot(known, MISFIT))
 
 
-def _floor(y: Floats) -> float:
-    """Below this a fitted time is not divided by: a row whose terms are all zero has none."""
-    return 1e-3 * float(y.min())
-
-
 def _solve(x: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Theta and the robust weights at it; `x` has columns of size 1 at most."""
-    from scipy.optimize import nnls  # noqa: PLC0415  (slow to import)
-
-    fitted = y
-    robust = np.ones(len(y))
-    theta = np.zeros(x.shape[1])
-    for _ in range(REWEIGHTINGS):
-        root = np.sqrt(robust) * weights / fitted
-        before = theta
-        orthogonal, triangle = np.linalg.qr(x * root[:, None])
-        theta = nnls(triangle, orthogonal.T @ (y * root))[0]
-        fitted = np.maximum(x @ theta, _floor(y))
-        robust = _robust_weights((y / fitted - 1) * weights)
-        if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
-            break
-    return np.asarray(theta), np.asarray(robust)
-
-
-_TUNING = 2.0  # in scales: rows nearer than this count nearly in full
+    """Theta and the robust weights at it."""
+    return robust_nnls(x, y, weights, tuning=_TUNING, relative=True)
 
 
 def _linear_theory(
@@ -289,34 +263,11 @@ def _drawn_seconds(
 
 def _draws(x: Floats, drawn: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Fits of drawn seconds, (draws, terms): never negative ones, and those free to be."""
-    free = _solve_freely(x, drawn, weights)
+    free = robust_free_fits(x, drawn, weights, tuning=_TUNING)
     draws = free.copy()
     for at in np.flatnonzero((free < 0).any(axis=1)):  # elsewhere the bound changes nothing
         draws[at], _ = _solve(x, drawn[at], weights)
     return draws, free
-
-
-def _solve_freely(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """As `_solve`, of (draws, rows) at once and without the bound."""
-    fitted, robust, floor = y, np.ones_like(y), 1e-3 * y.min(axis=1, keepdims=True)
-    theta = np.zeros((len(y), x.shape[1]))
-    for _ in range(REWEIGHTINGS):
-        root = np.sqrt(robust) * weights / fitted
-        before = theta
-        orthogonal, triangle = np.linalg.qr(x * root[:, :, None])
-        right = orthogonal.transpose(0, 2, 1) @ (y * root)[:, :, None]
-        theta = (np.linalg.pinv(triangle) @ right)[:, :, 0]  # columns may be mixes of others
-        fitted = np.maximum(theta @ x.T, floor)
-        robust = _robust_weights((y / fitted - 1) * weights)
-        if np.allclose(theta, before, rtol=1e-6, atol=1e-15):
-            break
-    return np.asarray(theta)
-
-
-def _robust_weights(scaled: Floats) -> Floats:
-    """Of soft L1, of residuals (..., rows)."""
-    middle = np.median(np.abs(scaled), axis=-1, keepdims=True)
-    return np.asarray(1 / np.sqrt(1 + (scaled / (_TUNING * np.maximum(NORMAL_MAD * middle, 1e-9))) ** 2))
 
 
 def _explained(x: Floats, k: int) -> float:

@@ -23,7 +23,6 @@ from ladder_opt.calibration.measurement_rows import (
     COLUMNS,
     MeasurementRow,
     read_measurement_rows,
-    write_measurement_rows,
 )
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import check_output, open_to_read
@@ -56,12 +55,11 @@ class RowFile:
         check_output(path)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise InputError("a device or a pipe", "a regular file, which rows are added to", path=path)
-        if not self.path.exists() or not self.path.stat().st_size:
-            write_measurement_rows([], self.path)
-        self._check_header()
-        self._handle = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        # Never replaced, not even an empty one: another run may have just begun to write it.
+        self._handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._lock()
+            self._begin()
             self._drop_torn_line()
             self.rows = [] if self._holds_a_header_only() else list(read_measurement_rows(self.path))
             self._check_settings()
@@ -112,11 +110,18 @@ class RowFile:
         except OSError:
             return  # a file system without locks
 
-    def _check_header(self) -> None:
-        """Before anything is changed: whether the file is one of ours, with the columns that we write."""
+    def _begin(self) -> None:
+        """Write a new file's header; of another, see that it is one of ours before it is changed."""
         with open_to_read(self.path) as stream:
-            first = stream.readline(1 << 16).decode(errors="replace").rstrip("\r\n")
-        if first != ",".join(COLUMNS):
+            first = stream.readline(1 << 16).decode(errors="replace")
+        header = ",".join(COLUMNS)
+        if header.startswith(first):  # new, or a run that was ended within its first write
+            os.ftruncate(self._handle, 0)
+            os.write(self._handle, f"{header}\n".encode())
+            os.fsync(self._handle)
+            return
+        first = first.rstrip("\r\n")
+        if first != header:
             raise InputError(
                 repr(first[:80]),
                 "the columns that ladder-opt measure writes in this release; name another file",
@@ -131,9 +136,6 @@ class RowFile:
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole == len(data):
-            return
-        if not whole:  # the header alone
-            os.write(self._handle, b"\n")
             return
         os.ftruncate(self._handle, whole)
         self.notes.append(f"{self.path}: dropped a last line that was cut short")

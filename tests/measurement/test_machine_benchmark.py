@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, machine
+from benchmarks import common, design_points, machine
+from ladder_opt.calibration.measurement_rows import read_measurement_rows
 from ladder_opt.cost.model import CostModel
 from ladder_opt.ladder import Ladders
 from ladder_opt.measurement.options import MeasureOptions
@@ -103,3 +104,25 @@ def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "old" not in text
     assert text.startswith("a\n<!-- machine:begin -->\n| ladders |")
     assert text.endswith("<!-- machine:end -->\nz\n")
+
+
+def test_designed_points_are_held_against_the_rest_of_the_grid(tmp_path: Path) -> None:
+    """On a made-up machine that keeps to the formula nothing is off; of one that does not, it is told."""
+    from tests.measurement.machines import MadeUpMachine
+
+    options = MeasureOptions(kernels=("chunked",), points=12, repeats=9)
+    for misfit, low, high in ((0.0, 0.0, 0.01), (0.5, 0.1, 2.0)):
+        bench = MadeUpMachine(misfit=misfit)
+        folder = tmp_path / str(misfit)
+        folder.mkdir()
+        outcome = design_points.run(folder, options, open_bench=bench.opened)
+        rows = read_measurement_rows(folder / "grid.csv")
+        assert read_measurement_rows(folder / "points.csv") == rows[:12]
+        pairs = {(row.num_seqs, row.num_blocks) for row in rows}
+        assert pairs >= {(s, m) for s in design_points.NUM_SEQS for m in design_points.NUM_BLOCKS}
+        assert {name: len(each) for name, each in outcome.errors.items()} == {
+            "steps": len(rows) - 12,
+            "compiles": len(rows) - 12,
+        }
+        assert low <= outcome.worst() < high
+        assert [row["points"] for row in design_points.table_rows(outcome)] == ["12", "12"]

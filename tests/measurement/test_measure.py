@@ -23,6 +23,7 @@ from ladder_opt.measurement.bench import Point
 from ladder_opt.measurement.design import Candidates
 from ladder_opt.measurement.model_shape import ModelShape
 from ladder_opt.measurement.options import MeasureOptions
+from ladder_opt.measurement.row_file import RowFile
 from tests.measurement.machines import MadeUpMachine
 
 ENGINE = Engine(max_num_seqs=32, max_model_len=8192)
@@ -236,6 +237,30 @@ def test_two_measurements_of_one_file_do_not_mix(tmp_path: Path) -> None:
         open_bench=MadeUpMachine(before_compile=meanwhile).opened,
     )
     assert told == [f"{path}: found another measurement writing it, expected one"]
+
+
+def test_a_run_that_begins_in_the_same_moment_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first run's look at a file that is not there and its lock, a second one measures it all."""
+    path, lock, begun = tmp_path / "m.csv", RowFile._lock, []
+
+    def late(self: RowFile) -> None:
+        if not begun:
+            begun.append(self)
+            measure(path, SMALL, options=CHUNKED, open_bench=MadeUpMachine().opened)
+        lock(self)
+
+    monkeypatch.setattr(RowFile, "_lock", late)
+    found = measure(path, SMALL, options=CHUNKED, open_bench=MadeUpMachine().opened)
+    assert (found.new, len(read_measurement_rows(path))) == (0, 6)
+
+
+def test_a_header_cut_short_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text(",".join(COLUMNS)[:40])
+    found = measure(path, SMALL, options=CHUNKED, open_bench=MadeUpMachine().opened)
+    assert (found.new, len(read_measurement_rows(path))) == (6, 6)
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
