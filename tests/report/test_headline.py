@@ -36,12 +36,12 @@ OF_REQUESTS = {
     "residuals": {"mean_step_seconds": 0.05, "seconds_per_step": {"p25": -0.001, "p75": 0.002}},
 }
 ROWS_TOLD = (
-    "the fitted cost model round numbers: 120 measured steps, nine in ten of them -3.1% to +4.2% off the fit"
-    "; 9 measured compiles, nine in ten of them -20.0% to +10.0% off the fit."
+    "the cost model round numbers, fitted to 120 measured steps (nine in ten of them -3.1% to +4.2% off it) "
+    "and 9 measured compiles (nine in ten of them -20.0% to +10.0% off it)."
 )
 REQUESTS_TOLD = (
-    "the fitted cost model round numbers: 1,300 requests of a server, half of them -2.0% to +4.0% off the fit"
-    ", for each step."
+    "the cost model round numbers, fitted to 1,300 requests of a server (half of their times for a "
+    "step -2.0% to +4.0% off it)."
 )
 
 
@@ -60,7 +60,7 @@ def changed(plan: Plan, **result: Any) -> Plan:
     ("fit", "told"),
     [
         (None, "the cost model round numbers, which does not say how sure it is."),
-        ({"residuals": 3}, "the fitted cost model round numbers, which does not say how sure it is."),
+        ({"residuals": 3}, "the cost model round numbers, which does not say how sure it is."),
         (
             OF_ROWS,
             ROWS_TOLD,
