@@ -1,4 +1,4 @@
-"""Labels of a frontier's points: no box meets another, in sums, in matplotlib, and (tests/report) in a browser."""
+"""Labels of a frontier's points: no box meets another, in sums, matplotlib and (tests/report) a browser."""
 
 from __future__ import annotations
 
