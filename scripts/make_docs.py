@@ -140,7 +140,7 @@ def _signature(name: str) -> str:
         return f"`{module}.{name}`, an exception.\n"
     if inspect.isclass(thing) and hasattr(thing, "model_fields"):
         return f"`{module}.{name}`, checked as it is built; [its fields](schemas.md).\n"
-    source = ast.parse(Path(inspect.getsourcefile(thing) or "").read_text(encoding="utf-8"))
+    source = ast.parse(Path(inspect.getsourcefile(inspect.unwrap(thing)) or "").read_text(encoding="utf-8"))
     if inspect.isclass(thing) and not dataclasses.is_dataclass(thing):
         body = next(n for n in source.body if isinstance(n, ast.ClassDef) and n.name == name).body
         node = next((n for n in body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)

@@ -22,6 +22,7 @@ _GAP = 5.0  # from a point's edge to its label
 _RINGS = 9  # rows of labels tried above and below a point
 _CURVE_WEIGHT = 0.25
 _LONGEST_LABEL = 16
+_MOST_CURVE = 200  # points of a curve that are looked at
 _ALONG = 8  # points on each straight piece of a curve
 
 Floats = NDArray[np.float64]
@@ -96,6 +97,7 @@ def place_labels(
         radius: of a point, in pixels.
     """
     room = np.array(rooms, np.float64)[:, None, :]
+    curve_in = curve[:: max(1, len(curve) // _MOST_CURVE)] * room
     taken = [_boxes(obstacles * room, np.full((1, 2), 2 * radius))]
     found: list[Placed | None] = [None] * len(points)
     for index in np.lexsort((points[:, 1], points[:, 0])):
@@ -103,10 +105,13 @@ def place_labels(
         best: tuple[float, Placed, Floats] | None = None
         for rank, (right, up) in enumerate(_offsets(sizes[index], radius + _GAP)):
             box = _boxes((here + np.array([right, up]))[:, None], sizes[index][None])
-            cost = _cost(box, taken, curve * room, room[:, 0]) + rank / 1000
+            blocked = _cost(box, taken, curve_in, room[:, 0])
+            cost = blocked + rank / 1000
             if best is None or cost < best[0]:
                 is_far = abs(up) > 1.6 * sizes[index, 1] + radius
                 best = cost, Placed(float(right), float(up), bool(is_far)), box
+            if not blocked or best[0] < (rank + 1) / 1000:  # none further off is better
+                break
         if best is not None:
             found[index] = best[1]
             taken.append(best[2])

@@ -65,14 +65,9 @@ def _prices_text(cost: CostModel | None) -> str:
     fit = cost.fit or {}
     residuals = fit.get("residuals")
     residuals = residuals if isinstance(residuals, Mapping) else {}
-    if _is_builtin(cost):
-        source = "Seconds come from the built-in cost model"
-    elif fit:
-        source = f"Seconds come from the fitted cost model {cost.name}"
-    else:
-        source = f"Seconds come from the cost model {cost.name}"
+    source = "the built-in cost model" if _is_builtin(cost) else f"the cost model {cost.name}"
     told = _factor_text(fit) or _of_requests(fit, residuals) or _of_rows(residuals)
-    return f"{source}{told or ', which does not say how sure it is'}"
+    return f"Seconds come from {source}, {told or 'which does not say how sure it is'}"
 
 
 def _is_builtin(cost: CostModel) -> bool:
@@ -87,8 +82,7 @@ def _factor_text(fit: Mapping[str, Any]) -> str | None:
     if factor is None or factor < 1:
         return None
     return (
-        f", derived from published figures; real steps may take {1 / factor:.2g} to {factor:.3g} times as "
-        "long"
+        f"derived from published figures; real steps may take {1 / factor:.2g} to {factor:.3g} times as long"
     )
 
 
@@ -103,8 +97,8 @@ def _of_rows(residuals: Mapping[str, Any]) -> str | None:
         rows, low, high = number_in(part, "rows"), number_in(spread, "p5"), number_in(spread, "p95")
         if rows is None or low is None or high is None:
             continue
-        told.append(f"{rows:,.0f} measured {what}, nine in ten of them {low:+.1%} to {high:+.1%} off the fit")
-    return f": {'; '.join(told)}" if told else None
+        told.append(f"{rows:,.0f} measured {what} (nine in ten of them {low:+.1%} to {high:+.1%} off it)")
+    return f"fitted to {' and '.join(told)}" if told else None
 
 
 def _of_requests(fit: Mapping[str, Any], residuals: Mapping[str, Any]) -> str | None:
@@ -115,7 +109,5 @@ def _of_requests(fit: Mapping[str, Any], residuals: Mapping[str, Any]) -> str | 
     low, high = number_in(spread, "p25"), number_in(spread, "p75")
     if requests is None or mean is None or low is None or high is None or mean <= 0:
         return None
-    return (
-        f": {requests:,.0f} requests of a server, half of them {low / mean:+.1%} to {high / mean:+.1%} off "
-        f"the fit, for each step"
-    )
+    off = f"{low / mean:+.1%} to {high / mean:+.1%}"
+    return f"fitted to {requests:,.0f} requests of a server (half of their times for a step {off} off it)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Contents:
     warnings: tuple[str, ...]
     absent: tuple[Absent, ...]
 
-    @property
+    @cached_property
     def names(self) -> dict[str, str]:
         """What the report calls each file: it is handed on, and where a file lay is nobody's concern."""
         robust = self.plan.result.robust

@@ -95,7 +95,9 @@ def _context(plan: Plan) -> list[str]:
     engine, result, replay = plan.engine, plan.result, plan.provenance.replay
     requests, busy_seconds = number_in(replay, "requests"), number_in(replay, "busy_seconds")
     traffic = "A histogram of steps" if requests is None else f"{requests:,} requests on {engines_text(plan)}"
-    limits = f"{engine.max_num_seqs:,} sequences at a time and {engine.max_model_len:,} tokens a sequence"
+    limits = (
+        f"at most {engine.max_num_seqs:,} sequences at a time and {engine.max_model_len:,} tokens a sequence"
+    )
     steps = result.steps
     work = f"Ladders matter in {steps.batched:,.0f} of {steps.total:,.0f} decode steps, the batched ones"
     if busy_seconds:
@@ -112,7 +114,7 @@ def _cards(plan: Plan) -> str:
     added = f", {engines_text(plan)} added up" if engines_text(plan) != "one engine" else ""
     cards = [
         (
-            f"time of decode steps{added}",
+            f"time of batched steps{added}",
             hours_text(result.step_seconds),
             default and hours_text(default.step_seconds),
         ),

@@ -222,7 +222,7 @@ def rungs_section(plan: Plan, data: RungsData) -> Section:
         chart=Chart(
             rungs_figure(data),
             f"Bars of the time that each of the plan's {len(rows)} rungs saves.",
-            "What the objective would lose without the rung. The last rung of a ladder is the engine's limit "
+            "What the traffic would cost more without the rung. A ladder's last rung is the engine's limit "
             "and cannot go; hatched rungs are there whatever they earn.",
         ),
         table=scrolled(table(("rung", "saves", "padded to it", ""), rows), label="Rungs"),

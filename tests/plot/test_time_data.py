@@ -10,6 +10,7 @@ from ladder_opt.engine import Engine
 from ladder_opt.plan.frontier import frontier
 from ladder_opt.plan.options import SolveOptions
 from ladder_opt.plot import time_data
+from ladder_opt.plot._plotly import cost_figure
 from ladder_opt.plot.time_data import QUANTILES, cost_data, frontier_data, step_seconds_data
 from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan
 
@@ -100,3 +101,33 @@ def test_a_measured_table_has_curves_at_its_own_sizes() -> None:
     assert data.num_seqs == (4, 8)
     assert data.num_blocks.tolist() == [2, 16]
     np.testing.assert_allclose(data.step_seconds, [[0.08, 0.64], [0.16, 1.28]])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11])
+def test_rows_of_intervals_keep_their_height(count: int) -> None:
+    fitted = {
+        name: {"low": 0.5 * value, "high": 9.0 * value}
+        for name, value in (
+            ("step_seconds.base", 0.01),
+            ("step_seconds.per_gather", 0.001),
+            ("compile_seconds.base", 2.0),
+            ("replay_seconds.per_sequence_gather", 0.001),
+            ("replay_seconds.per_prefill_token", 0.0001),
+        )
+    }
+    data = cost_data(make_cost(fit={"parameters": dict(list(fitted.items())[:count])}), ENGINE)
+    if count > len(fitted):
+        data = cost_data(read_cost_model(), ENGINE)
+    figure = cost_figure(data)
+    margin = figure.layout.margin
+    plot = figure.layout.height - margin.t - margin.b
+    low, high = figure.layout.yaxis2.domain
+    assert (high - low) * plot / len(data.sure) == pytest.approx(44, abs=0.1)
+    upper = figure.layout.yaxis.domain
+    assert (upper[1] - upper[0]) * plot == pytest.approx(300, abs=0.1)
+    assert figure.layout.xaxis2.automargin is False
+    names = [note.text for note in figure.layout.annotations if note.xanchor == "left"]
+    assert len(names) == len(data.sure)
+    if count <= len(fitted):
+        assert names[0] == "step_seconds.base, up to 9 times"
+        assert figure.layout.xaxis2.range[1] < 5

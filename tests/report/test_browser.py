@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image
 
 from ladder_opt.cost.model import read_cost_model
 from ladder_opt.plan.tune import tune
@@ -168,6 +171,82 @@ def test_a_phone_scrolls_up_and_down_alone(browser: Browser, report: Path) -> No
         assert set(modes) == {False}
         seen.page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
         assert not wider_than_the_window(seen.page)
+
+
+def test_a_wide_table_scrolls_in_its_box_and_shows_where_it_goes_on(browser: Browser, report: Path) -> None:
+    size = {"width": 390, "height": 844}
+    for scheme in ("light", "dark"):
+        with opened(
+            browser, report, **(PHONE | {"viewport": size, "device_scale_factor": 1}), color_scheme=scheme
+        ) as seen:
+            box = seen.page.locator("#comparison .scroll")
+            box.scroll_into_view_if_needed()
+            wide, shown = box.evaluate("each => [each.scrollWidth, each.clientWidth]")
+            assert wide > shown
+            assert not wider_than_the_window(seen.page)
+            page = tuple(int(part) for part in re.findall(r"\d+", background(seen.page)))
+            start, middle, end = ends_of(box)
+            assert far_from(end, page) > 40  # more lies to the right
+            assert far_from(start, page) < 8
+            assert far_from(middle, page) < 8
+            box.evaluate("each => each.scrollLeft = each.scrollWidth")
+            seen.page.wait_for_timeout(100)
+            start, middle, end = ends_of(box)
+            assert far_from(start, page) > 40
+            assert far_from(end, page) < 8
+
+
+def ends_of(box: Any) -> list[tuple[int, ...]]:
+    """Colours below the text of a box: 3 pixels from its left end, in its middle, 3 from its right."""
+    image = Image.open(io.BytesIO(box.screenshot())).convert("RGB")
+    row = image.height - 6  # above the last rule, below the last row's letters
+    return [image.getpixel((at, row)) for at in (3, image.width // 2, image.width - 4)]  # type: ignore[misc]
+
+
+def far_from(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("width", [360, 390, 700, 1100])
+def test_labels_of_the_frontier_meet_neither_each_other_nor_a_point(
+    browser: Browser, report: Path, width: int
+) -> None:
+    with opened(browser, report, viewport={"width": width, "height": 900}) as seen:
+        chart = seen.page.locator("#chart-frontier")
+        chart.scroll_into_view_if_needed()
+        labels = [each.bounding_box() for each in chart.locator(".annotation-text").all()]
+        points = [
+            each.bounding_box()
+            for each in chart.locator(".scatterlayer .trace .point").all()
+            if "rgb(0, 158, 115)" not in str(each.get_attribute("style"))  # the curve's own are small
+        ]
+        assert len(labels) == 4
+        assert len(points) >= 6
+        for at, label in enumerate(labels):
+            assert label is not None
+            assert label["x"] >= 0
+            assert label["x"] + label["width"] <= width
+            for other in (*labels[at + 1 :], *points):
+                assert other is not None
+                assert not meet(label, other)
+
+
+def meet(one: Any, other: Any) -> bool:
+    """Whether two boxes share more than a pixel's breadth either way."""
+    across = min(one["x"] + one["width"], other["x"] + other["width"]) - max(one["x"], other["x"])
+    down = min(one["y"] + one["height"], other["y"] + other["height"]) - max(one["y"], other["y"])
+    return bool(across > 1 and down > 1)
+
+
+def test_rows_of_intervals_are_as_high_as_they_should(browser: Browser, report: Path) -> None:
+    for size in ({"width": 390, "height": 844}, {"width": 1100, "height": 900}):
+        with opened(browser, report, viewport=size) as seen:
+            rows = seen.page.locator("#chart-cost .subplot.x2y2 .point").count()
+            box = seen.page.locator(
+                "#chart-cost .bglayer rect, #chart-cost .draglayer .x2y2 .nsewdrag"
+            ).last.bounding_box()
+            assert box is not None
+            assert box["height"] / rows == pytest.approx(44, abs=3)
 
 
 def test_a_dark_scheme_darkens_page_and_charts_and_can_change(browser: Browser, report: Path) -> None:

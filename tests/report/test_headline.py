@@ -36,12 +36,12 @@ OF_REQUESTS = {
     "residuals": {"mean_step_seconds": 0.05, "seconds_per_step": {"p25": -0.001, "p75": 0.002}},
 }
 ROWS_TOLD = (
-    "the fitted cost model round numbers: 120 measured steps, nine in ten of them -3.1% to +4.2% off the fit"
-    "; 9 measured compiles, nine in ten of them -20.0% to +10.0% off the fit."
+    "the cost model round numbers, fitted to 120 measured steps (nine in ten of them -3.1% to +4.2% off it) "
+    "and 9 measured compiles (nine in ten of them -20.0% to +10.0% off it)."
 )
 REQUESTS_TOLD = (
-    "the fitted cost model round numbers: 1,300 requests of a server, half of them -2.0% to +4.0% off the fit"
-    ", for each step."
+    "the cost model round numbers, fitted to 1,300 requests of a server (half of their times for a "
+    "step -2.0% to +4.0% off it)."
 )
 
 
@@ -60,7 +60,7 @@ def changed(plan: Plan, **result: Any) -> Plan:
     ("fit", "told"),
     [
         (None, "the cost model round numbers, which does not say how sure it is."),
-        ({"residuals": 3}, "the fitted cost model round numbers, which does not say how sure it is."),
+        ({"residuals": 3}, "the cost model round numbers, which does not say how sure it is."),
         (
             OF_ROWS,
             ROWS_TOLD,
@@ -161,7 +161,7 @@ def test_sums_say_how_many_engines_they_add_up() -> None:
     trace = make_trace(requests=200, per_second=2.0)
     plan = tune(trace, make_cost(), engine=ENGINE, replay_options=ReplayOptions(replicas=3))
     text = page_of(plan, frontier_seconds=5.0)
-    assert "time of decode steps, 3 engines added up" in text
+    assert "time of batched steps, 3 engines added up" in text
     assert " over 3 engines) against the default ladders" in text
     assert "step time of batched decode, 3 engines added up, + " in text
     assert "engines added up" not in page_of(tune(trace, make_cost(), engine=ENGINE))
@@ -241,6 +241,8 @@ def test_names_are_as_long_as_tells_them_apart() -> None:
         "/x/v.csv": "v.csv",
     }
     assert file_names(["t.csv", "/a/t.csv"]) == {"t.csv": "t.csv", "/a/t.csv": "a/t.csv"}
+    many = {f"/data/{at % 7}/run-{at}/steps.csv": f"run-{at}/steps.csv" for at in range(5000)}
+    assert file_names(many) == many  # in no time, too
     assert file_names(["", "/", "."]) == {"": "", "/": "/", ".": "."}
     names = file_names(["/x/t.csv", "/x/t.csv.gz"])
     assert (
