@@ -56,8 +56,11 @@ check-tests:
 	$(ENV)/bin/pytest $(PYTEST_ARGS)
 
 # Lines of compiled loops are not seen, so the tests next to them run again with those as plain Python.
-# Few examples of each property: one more seldom runs another line.
+# Few examples of each property: one more seldom runs another line. Servers, whose engines are processes of
+# vLLM's, and the browser, which runs the page's scripts, would take longer and show no line of ours more.
 COVERAGE := .venv-test/bin/coverage
+COVERED_TESTS := -m 'not serving and not browser'
+LOOP_TESTS := tests/solve $(addprefix tests/occupancy/test_,replay.py scheduling.py streamed_replay.py timeline.py)
 coverage: .venv-test/.package
 	$(COVERAGE) erase
 	$(COVERAGE) run -m pytest -q --hypothesis-profile=few $(COVERED_TESTS)

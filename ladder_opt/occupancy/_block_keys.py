@@ -46,7 +46,8 @@ def block_keys(
     np.cumsum(full, out=offsets[1:])
     mixed = np.zeros(int(offsets[-1]), np.uint64)
     sizes = np.array([hash_ids.block_tokens, block_size])
-    _fill(prompt, offsets, hash_ids.offsets, hash_ids.values, sizes, mixed)
+    with np.errstate(over="ignore"):  # they wrap around; numpy tells where loops are not compiled
+        _fill(prompt, offsets, hash_ids.offsets, hash_ids.values, sizes, mixed)
     dense = np.empty(len(mixed), np.int64)
     _number(mixed, np.full(1 << max(4, 2 * len(mixed) - 1).bit_length(), -1), dense)
     return offsets, dense
