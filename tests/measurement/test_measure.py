@@ -243,7 +243,8 @@ def test_a_run_that_begins_in_the_same_moment_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the first run's look at a file that is not there and its lock, a second one measures it all."""
-    path, lock, begun = tmp_path / "m.csv", RowFile._lock, []
+    path, lock = tmp_path / "m.csv", RowFile._lock
+    begun: list[RowFile] = []
 
     def late(self: RowFile) -> None:
         if not begun:
