@@ -35,9 +35,9 @@ The search is finite; when all ranges are closed the incumbent is optimal to REL
 time, the bound is the least of those of the open ranges.
 
 **Ties.** Each variant is charged a tie price so small that all of them together stay below half the
-tolerance, which leads to fewer variants among equal ladders. Rungs that change nothing are then dropped. What is
-left is proven by looks for ladders of the same objective with one variant less to spend
-(`with_fewer_variants`), as far as their share of the work goes.
+tolerance, which leads to fewer variants among equal ladders. Rungs that change nothing are then dropped.
+Looks for ladders of the same objective with one variant less to spend (`with_fewer_variants`) prove the rest,
+as far as their share of the work goes.
 """
 
 from __future__ import annotations

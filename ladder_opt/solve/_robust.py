@@ -38,8 +38,9 @@ multipliers of their own.
 *Guarantee.* If the search ends, no pair of ladders is better than the incumbent by more than
 RELATIVE_TOLERANCE. Out of time, the larger of bound(L) and what the search has reached is a valid bound.
 
-**Ties** go to fewer variants, then fewer rungs, among the ladders looked at; and, once the worst ratio is proven,
-to ladders of the same worst ratio that a search with one variant less to spend finds (`_with_fewer_variants`).
+**Ties** go to fewer variants, then fewer rungs, among the ladders looked at; and, once the worst ratio is
+proven, to ladders of the same worst ratio that a search with one variant less to spend finds
+(`_with_fewer_variants`).
 
 *Example.* Two workloads, two pairs of ladders x and y, g(x) = (1, 1.04), g(y) = (1.03, 1). Weights (4/7, 3/7)
 give the bound 1.0171, and no weights give more; the least worst is 1.03. The search starts with y and finds

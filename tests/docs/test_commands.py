@@ -149,7 +149,7 @@ def test_how_a_page_is_read(tmp_path: Path) -> None:
 
 def test_a_page_with_a_wrong_option_or_a_pipe_fails(tmp_path: Path) -> None:
     wrong, piped = read("    ladder-opt tune t --no-such 3\n    ladder-opt tune t | cat\n", tmp_path)
-    with pytest.raises(Exception, match="No such option: --no-such"):
+    with pytest.raises(Exception, match="found no option '--no-such', expected one that"):
         doc_commands.parse(wrong)
     with pytest.raises(ValueError, match="found a shell's operator, expected one command"):
         doc_commands.parse(piped)
