@@ -7,9 +7,12 @@ the function checks itself.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import itertools
 import numbers
+import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +25,7 @@ T = TypeVar("T")
 
 _MOST_SHOWN: Final = 60
 _NUMBERS: Final = {int: (numbers.Integral, "a whole number"), float: (numbers.Real, "a number")}
-_LEFT_ALONE: Final = (bool, object)
+_LEFT_ALONE: Final = (bool, object, Any)
 _MADE_BY: Final = {
     "StepHistogram": "lo.read_steps(path).steps",
     "Trace": "lo.read_trace(path)",
@@ -68,15 +71,45 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def check_fields(made: object) -> None:
+    """Refuse a dataclass with fields of other types than its annotations name; for its `__post_init__`.
+
+    Raises:
+        UsageError: with the field, what was found and what was expected.
+    """
+    kind: Any = type(made)
+    for name, hint in _field_hints(kind).items():
+        value = getattr(made, name)
+        if not _fits(value, hint):
+            raise UsageError(
+                f"{kind.__name__}: found {_shown(value)} as {name}, expected {_expected(hint, value)}"
+            )
+
+
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's annotations."""
+    named = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+    return _looked_up(named, function.__globals__)
+
+
+@functools.cache
+def _field_hints(kind: type) -> dict[str, Any]:
+    """A dataclass's annotations."""
+    named = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    return _looked_up(named, vars(sys.modules[kind.__module__]))
+
+
+def _looked_up(named: Mapping[str, str], names: dict[str, Any]) -> dict[str, Any]:
     """The annotations that can be looked up while the program runs; others only type checkers know."""
     found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
+    for name, annotation in named.items():
         try:
-            found[name] = eval(parameter.annotation, function.__globals__)  # noqa: S307  (our own source)
+            found[name] = eval(annotation, names)  # noqa: S307  (our own source)
         except NameError:
             continue
     return found
@@ -113,11 +146,12 @@ def _fits_generic(value: object, origin: Any, of: tuple[Any, ...]) -> bool:
         # An array is no Sequence, and as good as one; text is one, of letters, which nobody means.
         if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
             return False
-        return not isinstance(value, list | tuple) or all(_fits(each, of[0]) for each in value)
+        whole = value if isinstance(value, list | tuple) else itertools.islice(value, 1)  # arrays are alike
+        return all(_fits(each, of[0]) for each in whole)
     if origin is Iterable:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes)
     if origin in (Mapping, dict):
-        return isinstance(value, origin)
+        return isinstance(value, origin) and all(_fits(each, of[1]) for each in value.values())
     return True
 
 
@@ -160,11 +194,12 @@ def _names(kind: Any) -> list[str]:
     origin = get_origin(kind)
     if origin in (Sequence, list, tuple, Iterable):
         inner = " or ".join(name for part in _kinds(get_args(kind)[0]) for name in _names(part))
-        return [f"several of {inner}"]
+        return ["several values" if inner == "Any" else f"several of {inner}"]
     if origin is Callable:
         return ["a function"]
     if origin in (Mapping, dict):
-        return ["a mapping"]
+        inner = " or ".join(name for part in _kinds(get_args(kind)[1]) for name in _names(part))
+        return ["a mapping" if inner == "Any" else f"a mapping to {inner}"]
     if kind in _NUMBERS:
         return [_NUMBERS[kind][1]]
     if kind in (str, Path):

@@ -166,10 +166,51 @@ def test_what_fits_is_let_through() -> None:
         UsageError, match="found a list of 'a' \\(str\\) as sizes, expected several of a whole number"
     ):
         call(1, ["a"])
+    with pytest.raises(UsageError, match="found a ndarray as sizes, expected several of a whole number"):
+        call(1, np.array([0.5]))
+    assert call(1, np.array([3, 4])).startswith("1 [3 4]")
     with pytest.raises(UsageError, match="expected a function"):
         call(1, None, 3)
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            lambda api: api.SolveOptions(restarts="1"),
+            "SolveOptions: found '1' (str) as restarts, expected a number",
+        ),
+        (
+            lambda api: api.ReplayOptions(replicas="8"),
+            "ReplayOptions: found '8' (str) as replicas, expected a whole number",
+        ),
+        (
+            lambda api: api.Limits(max_variants=2.5),
+            "Limits: found 2.5 (float) as max_variants, expected a whole number",
+        ),
+        (
+            lambda api: api.sweep(make_trace(), grid={"max_num_seqs": 8}),
+            "sweep: found a dict as grid, expected a mapping to several values",
+        ),
+        (
+            lambda api: api.append_history("history.jsonl", {"time": Path()}),
+            (
+                "append_history: found Object of type PosixPath is not JSON serializable, expected a record "
+                "of history_record"
+            ),
+        ),
+        (
+            lambda api: api.solve_ladders(STEPS, ENGINE, make_cost(), restarts=1, structure="raged"),
+            "structure: found 'raged', expected one of product, ragged; did you mean ragged?",
+        ),
+    ],
+)
+def test_fields_and_what_is_inside(make: Callable[[Any], Any], line: str) -> None:
+    with pytest.raises(UsageError) as error:
+        make(lo)
+    assert str(error.value) == line
 
 
 def test_profiles_are_told() -> None:

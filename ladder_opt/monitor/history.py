@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ladder_opt.arguments import checked
-from ladder_opt.errors import InputError
+from ladder_opt.errors import InputError, UsageError
 from ladder_opt.extras import brought_by
 from ladder_opt.files import read_text, write_text
 from ladder_opt.monitor.result import Drift
@@ -82,8 +82,12 @@ def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
 
     Raises:
         InputError: the file is no history, or cannot be read or written.
+        UsageError: the record is no JSON.
     """
-    line = json.dumps(record, allow_nan=False) + "\n"
+    try:
+        line = json.dumps(record, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"append_history: found {error}, expected a record of history_record") from None
     folder = Path(os.path.realpath(path)).parent
     with _locked(folder):
         before, told = "", []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from ladder_opt.arguments import check_fields
 from ladder_opt.cost.model import CostModel
 from ladder_opt.errors import UsageError, did_you_mean
 from ladder_opt.executor import Executor
@@ -66,6 +67,7 @@ class SolveOptions:
     uncertainty_draws: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for option, found, known in (
             ("--structure", self.structure, get_args(Structure)),
             ("--target", self.target, get_args(Target)),
@@ -155,3 +157,6 @@ class ReplayOptions:
     weights: tuple[float, ...] | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
     executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)

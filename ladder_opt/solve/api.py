@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
-from ladder_opt.errors import SolveError, UsageError
+from ladder_opt.errors import SolveError, UsageError, one_of
 from ladder_opt.ladder import Ladders, Target
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.solve.problem import LadderProblem, Limits, build_problem
@@ -58,6 +58,12 @@ def solve_ladders(
     from ladder_opt.solve._product import solve_product  # noqa: PLC0415  (numba loads on first use)
 
     limits = limits or Limits()
+    for name, found, known in (
+        ("structure", structure, get_args(Structure)),
+        ("target", target, get_args(Target)),
+    ):
+        if found not in known:
+            raise UsageError(f"{name}: found {found!r}, expected {one_of(known, found)}")
     if target == "spyre-env" and structure == "ragged":
         raise UsageError("--structure: found ragged, expected product: the Spyre plugin has one block ladder")
     problem = build_problem(steps, engine, cost, restarts=restarts, limits=limits, pins=pins, target=target)

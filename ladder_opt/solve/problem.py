@@ -61,6 +61,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import check_fields
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, SolveError, UsageError
@@ -97,6 +98,7 @@ class Limits:
     startup_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.max_variants is not None and self.max_variants < 1:
             raise UsageError(f"--max-variants: found {self.max_variants}, expected 1 or more")
         budget = self.max_compile_seconds
