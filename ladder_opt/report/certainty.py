@@ -19,7 +19,8 @@ _LEAST_CHANGE = 5e-4
 def certainty_text(plan: Plan, cost: CostModel | None) -> str:
     """One line: what the seconds are, what they rest on, and how good the ladders are known to be."""
     if plan.verdict == "not-used":
-        return "How sure: the traffic was replayed; no server was measured."
+        how = "read off the steps given" if plan.provenance.replay is None else "the traffic was replayed"
+        return f"How sure: {how}; no server was measured."
     parts = [
         "How sure: calculated, not measured; no server has run with these ladders.",
         f"{_prices_text(cost)}.",
@@ -41,7 +42,12 @@ def synthetic_notes(notes: Sequence[str]) -> list[str]:
 
 
 def knee_text(found: Frontier, plan: Plan) -> str | None:
-    """What the frontier's knee offers beside the plan; None where there is none, or it offers nothing."""
+    """What the frontier's knee offers beside the plan; None where there is none, or it offers nothing.
+
+    Of a robust plan it says nothing: the frontier is of the workloads' sum, and regret is of each.
+    """
+    if plan.result.robust is not None and len(plan.result.robust.workloads) > 1:
+        return None
     if not 0 < found.knee < len(found) - 1:
         return None
     knee, result = found.prices[found.knee], plan.result

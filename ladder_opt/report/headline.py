@@ -99,7 +99,9 @@ def _context(plan: Plan) -> list[str]:
         f"at most {engine.max_num_seqs:,} sequences at a time and {engine.max_model_len:,} tokens a sequence"
     )
     steps = result.steps
-    work = f"Ladders matter in {steps.batched:,.0f} of {steps.total:,.0f} decode steps, the batched ones"
+    work = f"{steps.batched:,.0f} of {steps.total:,.0f} decode steps are batched"
+    if plan.target == "plugin" and steps.batched:
+        work += ", and only there ladders matter"
     if busy_seconds:
         batched = result.step_seconds - (result.sequences.step_seconds if result.sequences else 0.0)
         work += f": {batched / busy_seconds:.0%} of the engines' busy time"

@@ -108,10 +108,13 @@ def test_a_gap_limits_and_unknown_prices_are_told() -> None:
         in certainty_text(make_plan(), None)
     )
     unused = tune(StepHistogram(np.array([1]), np.array([2]), np.array([9.0])), make_cost(), engine=ENGINE)
-    assert certainty_text(unused, None) == "How sure: the traffic was replayed; no server was measured."
+    assert certainty_text(unused, None) == "How sure: read off the steps given; no server was measured."
     both = tune([make_trace(requests=60), make_trace(requests=60, seed=1)], make_cost(), engine=ENGINE,
                 options=SolveOptions(robust=True))  # fmt: skip
     assert "have a smaller worst regret" in certainty_text(both, make_cost())
+    assert knee_text(plan_frontier(both), both) is None
+    slow = tune(make_trace(requests=20, per_second=0.001), make_cost(), engine=ENGINE)
+    assert certainty_text(slow, None) == "How sure: the traffic was replayed; no server was measured."
 
 
 def test_drawn_prices_say_how_far_the_saving_moves() -> None:
