@@ -68,20 +68,21 @@ def run(
     options: MeasureOptions,
     *,
     engine: Engine = ENGINE,
+    shape: ModelShape = SHAPE,
     grid: tuple[Sequence[int], Sequence[int]] = (NUM_SEQS, NUM_BLOCKS),
     open_bench: OpenBench = kernel_bench,
 ) -> Outcome:
     """Measure the points and fit; measure the grid and compare, on one bench: no pair compiles twice."""
-    with open_bench(engine, SHAPE, options) as bench:
+    with open_bench(engine, shape, options) as bench:
 
         @contextlib.contextmanager
         def opened(*_: object) -> Iterator[Bench]:
             yield bench
 
-        chosen = measure(folder / "points.csv", engine, SHAPE, options=options, open_bench=opened)
+        chosen = measure(folder / "points.csv", engine, shape, options=options, open_bench=opened)
         shutil.copy(folder / "points.csv", folder / "grid.csv")
         asked = replace(options, num_seqs=tuple(grid[0]), num_blocks=tuple(grid[1]))
-        whole = measure(folder / "grid.csv", engine, SHAPE, options=asked, open_bench=opened)
+        whole = measure(folder / "grid.csv", engine, shape, options=asked, open_bench=opened)
     return _compared(chosen, whole, engine, options.kernels[0])
 
 
@@ -103,7 +104,7 @@ def _errors(
     """Predicted / measured - 1 of rows, by the formula fitted to a file; a table has its own sizes alone."""
     cost = calibrate(fitted_to, engine, kernel=kernel, table="never").cost
     seqs, blocks = ([getattr(row, name) for row in rows] for name in ("num_seqs", "num_blocks"))
-    predicted = {"steps": cost.batched_step_seconds(seqs, blocks) / SHAPE.layers}
+    predicted = {"steps": cost.batched_step_seconds(seqs, blocks) / (rows[0].layers or 1)}
     measured = {"steps": [row.step_seconds for row in rows]}
     if all(row.compile_seconds for row in rows):
         predicted["compiles"] = cost.variant_compile_seconds(seqs, blocks) / cost.graphs_per_variant
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--points", type=int, default=20, help="rung pairs to fit to [20]")
     parser.add_argument("--kernel", choices=["chunked", "per_block"], default="chunked")
     parser.add_argument("--compiler", default="inductor", help="eager: steps alone, in a minute")
+    parser.add_argument("--head-size", type=int, default=SHAPE.head_size, help=f"[{SHAPE.head_size}]")
     parser.add_argument("--within", type=float, default=0.1, help="largest error allowed [0.1]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write-doc", action="store_true", help="put the outcome into docs/measure.md")
@@ -147,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kernels=(options.kernel,), points=options.points, compiler=options.compiler, seed=options.seed
     )
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run(Path(folder), asked)
+        outcome = run(Path(folder), asked, shape=replace(SHAPE, head_size=options.head_size))
     verdict = f"worst error {outcome.worst():.1%} (limit {options.within:.0%})"
     print(common.text_table(table_rows(outcome)))
     print(verdict)
