@@ -130,6 +130,9 @@ def api_page() -> str:
         if inspect.ismodule(thing):
             parts.append(f"## {name}\n\n{_docstring(inspect.getdoc(thing) or '')}")
             parts += [table for table in [_table(vars(thing), thing.__name__)] if table]
+        elif isinstance(thing, Mapping):
+            rows = "\n".join(f"| `{key}` | {told} |" for key, told in thing.items())
+            parts.append(f"## {name}\n\n| name | |\n| --- | --- |\n{rows}\n")
     return "\n".join(parts)
 
 

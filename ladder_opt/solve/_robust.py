@@ -76,6 +76,7 @@ _MORE_WORK = 4
 _POLISH_WORK = 2_000_000
 _POLISHED = 6
 _MIX_SHARE = 0.5  # of the time, for weights
+_TIE_PAIRS = 1024  # candidate rung pairs up to which fewer variants are looked for: a quarter of the time
 _CLOSE_ENOUGH = 0.02  # cut and bound, of what they are below the least worst
 
 Progress = Callable[[float, float], None]
@@ -317,6 +318,8 @@ def _with_fewer_variants(robust: _Robust, best: Known) -> Known:
     Each look has one variant less to spend, and `TIE_WORK` edges for what the mixed bound leaves open.
     """
     base = robust.workloads.base
+    if base.step_seconds.size > _TIE_PAIRS:
+        return best
     while best.num_variants > 1 and time.perf_counter() <= robust.deadline:
         if base.rows_pinned and base.columns_pinned:
             break
