@@ -17,6 +17,7 @@ from ladder_opt.occupancy.totals_file import read_totals
 from ladder_opt.plan.capture_sizes import CaptureOptions, capture_sizes
 from ladder_opt.plan.export import EXPORT_FORMATS, export_plan
 from ladder_opt.plan.gaudi import GaudiOptions, gaudi_buckets
+from ladder_opt.plan.outputs import check_not_an_input
 from ladder_opt.plan.plan import Plan, read_plan
 
 CAPTURE_SIZES, GAUDI_FILE = "vllm-capture-sizes", "gaudi-file"
@@ -123,6 +124,7 @@ def run(
     inputs = [plan_path, *(others.steps or []), others.total_blocks]
     check_output(output, inputs=inputs)
     plan = read_plan(plan_path)
+    check_not_an_input(output, plan)
     if format_ == CAPTURE_SIZES:
         text = _capture_sizes(plan, others)
     elif format_ == GAUDI_FILE:

@@ -15,6 +15,7 @@ from ladder_opt.errors import UsageError
 from ladder_opt.files import check_output
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
+from ladder_opt.plan.outputs import check_not_an_input
 from ladder_opt.plan.plan import Plan, read_plan
 from ladder_opt.trace.stream import AnyTrace, traces_of
 from ladder_opt.units import parse_duration_seconds
@@ -54,9 +55,9 @@ def run(
     seconds = parse_duration_seconds(frontier_time, option="--frontier-time")
     check_output(output, inputs=[plan_path, *(traces or []), *steps.files(), steps.sequences, cost_source])
     plan = read_plan(plan_path)
-    from ladder_opt.report.contents import check_report_output, gather  # noqa: PLC0415
+    from ladder_opt.report.contents import gather  # noqa: PLC0415
 
-    check_report_output(output, plan)
+    check_not_an_input(output, plan)
     traffic = _traffic(plan, traces, steps, read)
     with progress_bar() as progress:
         given, histogram = _given(traffic)

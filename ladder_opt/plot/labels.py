@@ -22,6 +22,7 @@ _GAP = 5.0  # from a point's edge to its label
 _RINGS = 9  # rows of labels tried above and below a point
 _CURVE_WEIGHT = 0.25
 _LONGEST_LABEL = 16
+_MOST_LABELS = 12
 _MOST_CURVE = 200  # points of a curve that are looked at
 _ALONG = 8  # points on each straight piece of a curve
 
@@ -185,7 +186,7 @@ def frontier_labels(
     line: float,
     radius: float,
 ) -> list[PointLabel]:
-    """Labels of the presets.
+    """Labels of the presets, of the first dozen where a file has more; hovering names the others.
 
     Args:
         data: the frontier, and the points.
@@ -199,7 +200,7 @@ def frontier_labels(
     def shares(warmup: Sequence[float] | Floats, steps: Sequence[float] | Floats) -> Floats:
         return np.column_stack([x.fractions(np.asarray(warmup)), y.fractions(np.asarray(steps))])
 
-    named = [each for each in data.others if each.kind == "preset"]
+    named = [each for each in data.others if each.kind == "preset"][:_MOST_LABELS]
     if not named:
         return []
     texts = [shortened(each.name) for each in named]

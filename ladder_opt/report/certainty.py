@@ -29,7 +29,7 @@ def certainty_text(plan: Plan, cost: CostModel | None) -> str:
     found = plan.uncertainty
     if found is not None and found.gain is not None and {"p5", "p95"} <= set(found.gain):
         parts.append(
-            f"Where the prices are off by what their fit leaves open, it saves {found.gain['p5']:.1%} to "
+            f"With other prices that the cost model allows for, it saves {found.gain['p5']:.1%} to "
             f"{found.gain['p95']:.1%} in nine cases of ten."
         )
     return " ".join(parts)

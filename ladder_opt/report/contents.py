@@ -7,16 +7,13 @@ absent, and the report says what would bring it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ladder_opt.cost.model import CostModel, builtin_names, read_cost_model
 from ladder_opt.errors import InputError, LadderOptError
-from ladder_opt.files import sha256_of
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay, simulate
 from ladder_opt.occupancy.scheduling import Scheduling
@@ -172,22 +169,6 @@ def gather(
         warnings=tuple(dict.fromkeys(warnings)),
         absent=tuple(absent),
     )
-
-
-def check_report_output(path: str | Path | None, plan: Plan) -> None:
-    """Refuse to write over a file that the plan was made from, under its old path or any other.
-
-    Raises:
-        InputError: `path` is one, by where it lies or by what it holds.
-    """
-    if path is None or not Path(path).is_file():
-        return
-    target = os.path.realpath(path)
-    known = plan.provenance.inputs
-    if any("\0" not in each.path and os.path.realpath(each.path) == target for each in known) or (
-        known and sha256_of(path) in {each.sha256 for each in known}
-    ):
-        raise InputError("a file that the plan was made from", "another file for the output", path=path)
 
 
 def as_contents(plan: Plan | Contents, given: Mapping[str, Any]) -> Contents:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError, UsageError
 from ladder_opt.files import replace_when_whole
+from ladder_opt.plan.outputs import check_not_an_input
 from ladder_opt.plan.plan import Plan
-from ladder_opt.report.contents import Contents, as_contents, check_report_output
+from ladder_opt.report.contents import Contents, as_contents
 from ladder_opt.report.drawn import FigureData, drawn
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def write_figures(
     metadata = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
     for name, data in drawn(contents).named().items():
         path = folder / f"{name}.{format}"
-        check_report_output(path, contents.plan)
+        check_not_an_input(path, contents.plan)
         with replace_when_whole(path) as part:
             _draw(name, data).savefig(part, format=format, dpi=_DOTS_PER_INCH, metadata=metadata)
         written.append(path)

@@ -17,6 +17,7 @@ from ladder_opt.report.sentences import (
 )
 from ladder_opt.units import duration_text, hours_text
 
+_NOTES_SHOWN = 4
 _SAID = {
     "adopt": "Load this plan",
     "keep-default": "Keep the default ladders",
@@ -36,7 +37,9 @@ def headline(contents: Contents) -> str:
     sure = [certainty_text(plan, contents.cost)]
     synthetic = synthetic_notes(contents.notes)
     if synthetic:
-        sure.append(" ".join(without_folders(line, contents.names) for line in synthetic))
+        told = [without_folders(line, contents.names) for line in synthetic[:_NOTES_SHOWN]]
+        more = len(synthetic) - len(told)
+        sure.append(" ".join([*told, *([f"{more} more such notes stand with the traffic."] if more else [])]))
     knee = None if contents.frontier is None else knee_text(contents.frontier, plan)
     lines = "".join(f"<p>{_labelled(line)}</p>" for line in [*sure, *([] if knee is None else [knee])])
     return "\n".join(

@@ -11,8 +11,9 @@ from ladder_opt._version import __version__
 from ladder_opt.arguments import checked
 from ladder_opt.files import write_text
 from ladder_opt.markup import printable, text
+from ladder_opt.plan.outputs import check_not_an_input
 from ladder_opt.plan.plan import Plan
-from ladder_opt.report.contents import Absent, Contents, as_contents, check_report_output
+from ladder_opt.report.contents import Absent, Contents, as_contents
 from ladder_opt.report.drawn import drawn
 from ladder_opt.report.headline import headline, short_verdict
 from ladder_opt.report.page import Section, page
@@ -46,7 +47,7 @@ def write_report(plan: Plan | Contents, path: str | Path, **given: Any) -> Conte
             given does not go with the plan.
     """
     contents = as_contents(plan, given)
-    check_report_output(path, contents.plan)
+    check_not_an_input(path, contents.plan)
     write_text(path, report_html(contents))
     return contents
 

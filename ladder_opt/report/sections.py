@@ -17,6 +17,7 @@ from ladder_opt.report.sentences import (
     capital,
     comparison_cells,
     dead_text,
+    engines_text,
     evidence_lines,
     forced_text,
     holdout_text,
@@ -84,8 +85,9 @@ def comparison_section(plan: Plan) -> Section:
         for row, cells in comparison_cells(plan)
     ]
     columns = ("ladders", "rungs", "variants", "warm-up", "step time", "in all", "vs default", "overpay")
+    added = f", {engines_text(plan)} added up" if engines_text(plan) != "one engine" else ""
     body = [
-        scrolled(table(columns, rows, caption="Plan and baselines on the same steps"), label="Comparison"),
+        scrolled(table(columns, rows, caption=f"On the same steps{added}"), label="Comparison"),
         paragraphs(
             f"in all: {objective_text(plan).removeprefix('objective = ')}",
             "warm-up: what a server start takes; overpay: padding that ladders can avoid, as a share of the "

@@ -215,7 +215,7 @@ def _summary_rows(summary: TraceSummary) -> list[tuple[str, object]]:
     if summary.requests_per_second is not None:
         rows.append(("rate", f"{summary.requests_per_second:.3g} requests/s"))
     if summary.busiest_minute_over_mean is not None:
-        rows.append(("busiest minute over mean", f"{summary.busiest_minute_over_mean:.3g}"))
+        rows.append(("busiest minute", f"{summary.busiest_minute_over_mean:.3g} times the mean"))
     if summary.cached_share is not None:
         rows.append(("cached share of prompts", f"{summary.cached_share:.1%}"))
     return rows

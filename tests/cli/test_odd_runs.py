@@ -183,6 +183,8 @@ def test_a_report_never_replaces_what_its_plan_was_made_from(
     assert complaint(capsys, "report", "p.json", "-o", "copy.csv") == f"copy.csv: {refused}"
     (folder / "steps.csv").write_text("changed since", encoding="utf-8")  # the same path, other bytes
     assert complaint(capsys, "report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
+    arguments = ["export", "p.json", "--format", "env", "-o", "copy.csv"]
+    assert complaint(capsys, *arguments) == f"copy.csv: {refused}"
     (folder / "figures").mkdir()
     (folder / "figures/occupancy.svg").write_text(STEPS, encoding="utf-8")
     arguments = ["report", "p.json", "--figures", "figures", "--frontier-time", "0s"]

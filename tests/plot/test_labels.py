@@ -127,6 +127,12 @@ def test_long_names_are_cut_and_no_markup() -> None:
     assert figure.layout.annotations[0].text == "&lt;b&gt;nnnnnnnnnn..."
 
 
+def test_of_many_presets_the_first_dozen_have_labels() -> None:
+    presets = [(1000.0 + at, 250000.0 + at) for at in range(500)]
+    figure = _plotly.frontier_figure(data_of(presets, tuple(f"p{at}" for at in range(500))))
+    assert [note.text for note in figure.layout.annotations] == [f"p{at}" for at in range(12)]
+
+
 def test_an_axis_shows_all_values_with_a_margin() -> None:
     near = AxisRange.of(np.array([10.0, 30.0]))
     assert not near.is_log

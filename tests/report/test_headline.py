@@ -148,6 +148,15 @@ def test_synthetic_traffic_is_said_beneath_the_verdict_with_and_without_its_trac
     assert told in page_of(older, traces=[trace])
 
 
+def test_many_synthetic_traces_fill_no_page_beneath_the_verdict() -> None:
+    traces = [synthesize(requests=60, rate=2.0, seed=seed) for seed in range(6)]
+    text = page_of(tune(traces, make_cost()))
+    head = text[: text.index("kernel variants compiled")]
+    assert head.count("Synthetic traffic: ") == 3  # and whose figures they follow, which is the same for all
+    assert "3 more such notes stand with the traffic." in head
+    assert text.count("Synthetic: profile") == 6
+
+
 def test_recorded_traffic_has_no_such_line() -> None:
     plan = tune(
         replace(make_trace(requests=80), notes=("arrivals sit on a 1 s grid",)), make_cost(), engine=ENGINE
