@@ -16,7 +16,7 @@ TORCH_PIP_ARGS ?=
 PYTEST_ARGS ?=
 
 DEMO_PLAN := demo/plan.json
-DEMO_COMMAND := tune traces/sample.parquet --replicas 64 -o $(DEMO_PLAN)
+DEMO_COMMAND := tune traces/sample.parquet --replicas 80 -o $(DEMO_PLAN)
 
 TORCH := torch==2.13.0
 VLLM_VERSION := 0.28.0

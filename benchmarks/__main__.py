@@ -166,7 +166,7 @@ def process_figures(options: argparse.Namespace) -> Iterator[Figure]:
     """Import and cold start beside a process that imports numpy, pandas and scipy; peak memory."""
     from benchmarks.cold_start import run_command
 
-    arguments = ["tune", str(common.SAMPLE), "--replicas", "64"]
+    arguments = ["tune", str(common.SAMPLE), "--replicas", "80"]
     ways = {
         "three imports": [sys.executable, "-c", "import numpy, pandas, scipy.optimize"],
         "import ladder_opt": [sys.executable, "-c", "import ladder_opt"],

@@ -13,7 +13,7 @@ import sys
 
 from benchmarks import common
 
-COMMAND = ("tune", "traces/sample.parquet", "--replicas", "64")
+COMMAND = ("tune", "traces/sample.parquet", "--replicas", "80")
 BEGIN, END = "<!-- demo:begin -->", "<!-- demo:end -->"
 
 

@@ -19,7 +19,7 @@ import ladder_opt as lo
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FIGURES = REPOSITORY / "docs" / "figures"
-REPLICAS = 64
+REPLICAS = 80
 _DEFAULT, _PLAN = "tab:orange", "tab:blue"
 
 

@@ -22,37 +22,37 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "simulate": (
         (
             "decode steps of the traffic under the default ladders",
-            "traces/sample.parquet --replicas 64 -o steps.csv",
+            "traces/sample.parquet --replicas 80 -o steps.csv",
         ),
         (
             "and by the pages of all sequences together, for vllm-gaudi",
-            "traces/sample.parquet --replicas 64 -o steps.csv --total-blocks totals.csv",
+            "traces/sample.parquet --replicas 80 -o steps.csv --total-blocks totals.csv",
         ),
     ),
     "tune": (
         (
-            "the best ladders for a trace that 64 engines serve",
-            "traces/sample.parquet --replicas 64 -o plan.json",
+            "the best ladders for a trace that 80 engines serve",
+            "traces/sample.parquet --replicas 80 -o plan.json",
         ),
         (
             "the best that are ready in 25 minutes",
-            "traces/sample.parquet --replicas 64 --warmup-budget 25m -o small.json",
+            "traces/sample.parquet --replicas 80 --warmup-budget 25m -o small.json",
         ),
         ("from steps that were counted already", "--steps steps.csv --span 24h -o plan2.json"),
         (
             "the least worst regret over two traces",
-            "traces/sample.parquet night.parquet --robust --replicas 64 -o robust.json",
+            "traces/sample.parquet night.parquet --robust --replicas 80 -o robust.json",
         ),
     ),
     "evaluate": (
-        ("a plan under twice the load", "traces/sample.parquet plan.json --replicas 64 --rate-scale 2"),
+        ("a plan under twice the load", "traces/sample.parquet plan.json --replicas 80 --rate-scale 2"),
         ("ladders given by hand", "--steps steps.csv --num-seqs 4,8,16,32 --num-blocks 4,8,16,32,64"),
     ),
     "frontier": (
         ("every trade-off of warm-up and step time", "--steps steps.csv --span 24h -o frontier.csv"),
     ),
     "sweep": (
-        ("a plan for each of two engines", "traces/sample.parquet --replicas 64 --max-num-seqs 16,32"),
+        ("a plan for each of two engines", "traces/sample.parquet --replicas 80 --max-num-seqs 16,32"),
     ),
     "calibrate": (
         (
