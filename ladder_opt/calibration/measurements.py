@@ -47,7 +47,7 @@ def read_measurements(path: str | Path, engine: Engine, *, layers: int | None = 
     warnings = []
     if layers is not None and stated not in {None, layers}:
         warnings.append(
-            f"{path}: its rows say {stated} layers; their seconds of one layer were taken {layers} times, as "
+            f"{path}: its rows say layers {stated}; their seconds of one layer were taken {layers} times, as "
             "--layers says"
         )
     layers = layers or stated

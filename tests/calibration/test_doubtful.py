@@ -37,7 +37,7 @@ def test_layers_asked_for_scale_rows_of_other_layers_and_it_is_told(tmp_path: Pa
     assert as_asked.cost.graphs_per_variant == 40
     (line,) = set(as_asked.warnings) - set(as_said.warnings)
     assert line == (
-        f"{path}: its rows say 20 layers; their seconds of one layer were taken 40 times, as --layers says"
+        f"{path}: its rows say layers 20; their seconds of one layer were taken 40 times, as --layers says"
     )
     assert calibrate(path, ENGINE, layers=20).warnings == as_said.warnings
 
