@@ -182,7 +182,10 @@ def _kept(found: Drift, history: Path, code: int, *, strict: bool) -> int:
     try:
         told = append_history(history, history_record(found))
     except (LadderOptError, OSError) as error:
-        say(f"ladder-opt: {one_line(str(error))}; the history was left as it is")
+        reason = (
+            f"{error.filename or history}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        )
+        say(f"ladder-opt: {one_line(reason)}; the history was left as it is")
         return code or EXIT_NO_HISTORY
     warn(told)
     return code or exit_code(strict=strict, warnings=told)
