@@ -125,8 +125,7 @@ def request_evidence(
 def _fitted(
     paths: Sequence[Path], engine: Engine, options: CalibrationOptions
 ) -> tuple[list[RequestRecords], ServerEngine, ServerFit]:
-    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
-    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    server = ServerEngine.of(engine)
     runs = [that_fit(read_request_records(path), server, path=path) for path in paths]
     if options.prefix_caching:
         runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
@@ -176,7 +175,7 @@ def _fit_part(
         "kind": "request_records",
         "source": [asdict(source) for run in runs for source in run.trace.sources],
         "method": "replay and robust non-negative least squares in turn (docs/replay-against-a-server.md)",
-        "engine": {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"},
+        "engine": engine.server_limits(),
         "requests": sum(map(len, runs)),
         "rows": steps.rows,
         "rounds": found.rounds,
