@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _MOST_SHOWN: Final = 60
 _NUMBERS: Final = {int: (numbers.Integral, "a whole number"), float: (numbers.Real, "a number")}
-_LEFT_ALONE: Final = (bool, object, Any)
+_LEFT_ALONE: Final = (bool, Any)  # what is true or false will do for a bool, numpy's own as well
 _MADE_BY: Final = {
     "StepHistogram": "lo.read_steps(path).steps",
     "Trace": "lo.read_trace(path)",
@@ -160,6 +160,8 @@ def _shown(value: object) -> str:
     kind = type(value).__name__
     if value is None:
         return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     if isinstance(value, str | Path | int | float):
         text = repr(str(value)) if isinstance(value, Path) else repr(value)
         return f"{text[:_MOST_SHOWN]} ({kind})"

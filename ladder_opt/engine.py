@@ -89,6 +89,10 @@ class Engine:
         """The `engine` object of a plan file."""
         return asdict(self)
 
+    def server_limits(self) -> dict[str, int | None]:
+        """The limits that a server has which pads nothing: all but `min_batched_seqs`."""
+        return {name: value for name, value in self.to_dict().items() if name != "min_batched_seqs"}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, path: str | Path | None = None) -> Engine:
         """Read the `engine` object of a plan file; keys it does not have take their defaults.
@@ -121,6 +125,11 @@ class ServerEngine(Engine):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "min_batched_seqs", self.max_num_seqs + 1)
+
+    @classmethod
+    def of(cls, engine: Engine) -> ServerEngine:
+        """A server with an engine's limits."""
+        return cls(**engine.server_limits())  # type: ignore[arg-type]  # whole numbers, but for one None
 
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}

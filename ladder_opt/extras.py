@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ladder_opt.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @contextlib.contextmanager
@@ -25,3 +29,15 @@ def brought_by(extra: str) -> Iterator[None]:
         raise UsageError(
             f"found no package {package}, expected it (pip install 'ladder-opt[{extra}]')"
         ) from None
+
+
+def data_frame(data: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A pandas table of columns by name, or of rows.
+
+    Raises:
+        UsageError: pandas is missing.
+    """
+    with brought_by("frames"):
+        import pandas as pd  # noqa: PLC0415  (the core does without)
+
+    return pd.DataFrame(data)

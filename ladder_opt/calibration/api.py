@@ -69,8 +69,7 @@ def calibrate(
     _check_distinct(files)
     if list(by_kind) == [REQUESTS]:
         return calibrate_request_records(files, engine, options)
-    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
-    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    server = ServerEngine.of(engine)
     evidence = [
         part
         for kind in KINDS

@@ -156,7 +156,7 @@ def build_calibration(
         "source": [asdict(source) for each in evidence for source in each.sources],
         "method": "robust non-negative least squares on relative residuals "
         "(docs/design/0016-a-cost-model-fitted-from-measurements.md)",
-        "engine": {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"},
+        "engine": engine.server_limits(),
         "parameters": draft.parameters,
         "residuals": residuals,
         "range": {

@@ -230,9 +230,10 @@ def one_kernel(samples: Samples, kernel: str | None) -> tuple[Samples, list[str]
         InputError: rows of several, and none was chosen.
     """
     if kernel is not None:
-        others = len(samples) - len(samples.where(kernel=kernel))
+        kept = samples.take(samples.kernel == kernel)
+        others = len(samples) - len(kept)
         notes = [f"{others} rows of another kernel than {kernel} set aside"] if others else []
-        return samples.where(kernel=kernel), notes
+        return kept, notes
     if len(samples.kernels) > 1:
         raise InputError(
             f"rows of the kernels {' and '.join(samples.kernels)}",

@@ -25,5 +25,5 @@ def not_told_from_zero(name: str, value: float, low: float, high: float, *, unit
 
 
 def moves_with_others(name: str, r_squared: float) -> str:
-    """A line for a term that other terms could stand for."""
+    """A line for a term that other terms could stand for; `r_squared` is its column's on theirs."""
     return f"{name}: moves with the other terms here (R2 {r_squared:.2f}), so that only their sum is sure"

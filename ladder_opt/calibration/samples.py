@@ -79,15 +79,6 @@ class Samples:
         """The given rows."""
         return Samples(*(getattr(self, name)[rows] for name in _names()))
 
-    def where(self, *, quantity: str | None = None, kernel: str | None = None) -> Samples:
-        """The rows of a quantity, of a kernel (None: of any)."""
-        keep = np.ones(len(self), np.bool_)
-        if quantity is not None:
-            keep &= self.quantity == quantity
-        if kernel is not None:
-            keep &= self.kernel == kernel
-        return self.take(keep)
-
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels measured."""

@@ -319,9 +319,8 @@ def _default_units(
     engine: Engine, num_blocks: tuple[int, ...] | None, of_sequences: int, of_batches: int
 ) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]] | None:
     """Units of one layer's graphs under the default ladders; None where these have other numbers of them."""
-    limits = {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"}
     try:
-        spyre = Engine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+        spyre = Engine(**engine.server_limits())  # type: ignore[arg-type]  # whole numbers, but for one None
     except UsageError:
         return None
     ladders, kernel = default_ladders(spyre), KERNELS["chunked"]

@@ -16,6 +16,8 @@ from ladder_opt.calibration.evidence import (
     PER_PREFILL_TOKEN,
     PER_SEQ,
     PER_SEQUENCE_GATHER,
+    REPLAY_PER_SEQ,
+    UNITS,
     Evidence,
     ServerTerms,
     Source,
@@ -44,12 +46,7 @@ _TERMS = {
     "per_block": PER_SEQUENCE_GATHER,
     "per_prefill_token": PER_PREFILL_TOKEN,
 }
-_KEYS = {
-    "base": ("step_seconds.base", "s"),
-    "per_seq": ("replay_seconds.per_seq", "s/decode"),
-    "per_block": ("replay_seconds.per_sequence_gather", "s/block"),
-    "per_prefill_token": ("replay_seconds.per_prefill_token", "s/token"),
-}
+_OWN_TERMS = _TERMS | {"per_seq": REPLAY_PER_SEQ}  # without others' evidence a server's terms price a replay
 
 
 def calibrate_request_records(
@@ -125,8 +122,7 @@ def request_evidence(
 def _fitted(
     paths: Sequence[Path], engine: Engine, options: CalibrationOptions
 ) -> tuple[list[RequestRecords], ServerEngine, ServerFit]:
-    limits = {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"}
-    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    server = ServerEngine.of(engine)
     runs = [that_fit(read_request_records(path), server, path=path) for path in paths]
     if options.prefix_caching:
         runs = [with_distinct_prompts(run, block_tokens=server.block_size) for run in runs]
@@ -137,7 +133,7 @@ def _fitted(
 def _stored_draws(found: ServerFit) -> dict[str, Any]:
     """Draws of every term of the cost model; the terms of a padded step are those of the server's own."""
     of_terms = {term.name: found.steps.draws[:KEPT_DRAWS, k] for k, term in enumerate(found.steps.terms)}
-    draws = {_KEYS[name][0]: values for name, values in of_terms.items()}
+    draws = {_OWN_TERMS[name]: values for name, values in of_terms.items()}
     draws |= {PER_SEQ: of_terms["per_seq"], PER_GATHER: of_terms["per_block"]}
     return stored_draws(draws)
 
@@ -176,11 +172,11 @@ def _fit_part(
         "kind": "request_records",
         "source": [asdict(source) for run in runs for source in run.trace.sources],
         "method": "replay and robust non-negative least squares in turn (docs/replay-against-a-server.md)",
-        "engine": {key: value for key, value in engine.to_dict().items() if key != "min_batched_seqs"},
+        "engine": engine.server_limits(),
         "requests": sum(map(len, runs)),
         "rows": steps.rows,
         "rounds": found.rounds,
-        "parameters": {_KEYS[term.name][0]: _parameter(term) for term in steps.terms},
+        "parameters": {_OWN_TERMS[term.name]: _parameter(term) for term in steps.terms},
         "residuals": {
             "seconds_per_step": dict(zip(names, steps.residual_seconds, strict=True)),
             "mean_step_seconds": steps.mean_step_seconds,
@@ -199,7 +195,7 @@ def _parameter(term: Term) -> dict[str, Any]:
         "value": term.seconds,
         "low": term.low,
         "high": term.high,
-        "unit": _KEYS[term.name][1],
+        "unit": UNITS[_OWN_TERMS[term.name]],
         "how": "95% bootstrap interval over requests",
         "share_of_mean_step": term.share,
         "explained_by_other_terms": term.explained_by_others,

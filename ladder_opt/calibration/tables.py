@@ -169,23 +169,13 @@ def _curves(samples: Samples, kernel: Kernel, what: str) -> Mapping[int, _Curve]
     if what == "step":
         return apart
     together = _Curve(work, samples.seconds)
-    errors = [
-        _root_mean_square(
-            np.concatenate(
-                [
-                    samples.seconds[rows] / curve(work[rows]) - 1
-                    for rows, curve in (
-                        (samples.num_seqs == seqs, together if shared else curve)
-                        for seqs, curve in apart.items()
-                    )
-                ]
-            )
-        )
-        if apart
-        else 0.0
-        for shared in (True, False)
-    ]
-    return {0: together} if errors[0] <= max(_SAME_ERROR * errors[1], ASSUMED_NOISE) else apart
+    of_together, of_apart = [], []  # residuals of the same rows
+    for seqs, curve in apart.items():
+        own = samples.num_seqs == seqs
+        of_together += (samples.seconds[own] / together(work[own]) - 1).tolist()
+        of_apart += (samples.seconds[own] / curve(work[own]) - 1).tolist()
+    error, own_error = _root_mean_square(np.array(of_together)), _root_mean_square(np.array(of_apart))
+    return {0: together} if error <= max(_SAME_ERROR * own_error, ASSUMED_NOISE) else apart
 
 
 def _work(kernel: Kernel, seqs: NDArray[np.int64], blocks: NDArray[np.int64], what: str) -> NDArray[np.int64]:

@@ -30,17 +30,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ladder_opt.calibration.doubts import (
-    BOOTSTRAPS,
-    NEGLIGIBLE_SHARE,
-    left_by_others,
-)
+from ladder_opt.calibration.doubts import BOOTSTRAPS, NEGLIGIBLE_SHARE, left_by_others
 from ladder_opt.calibration.robust_fit import NORMAL_MAD, fitted_floor, robust_free_fits, robust_nnls
 
 MISFIT = 0.02
 _NOMINAL_ERROR = 0.05  # of a row, where rows are too few to say
 _COLLINEAR_R_SQUARED = 0.98
-_FEWEST_ROWS = 1
 _SINGULAR = 1e-8
 _TUNING = 2.0  # see `robust_fit`: of rows that were designed few are wrong
 _UNSAID = 1e-6  # of a row's units, along a direction that no row holds
@@ -165,7 +160,7 @@ def fit_terms(
     """
     y = np.asarray(seconds, np.float64)
     names = tuple(columns)
-    if y.ndim != 1 or len(y) < _FEWEST_ROWS or not names:
+    if y.ndim != 1 or not len(y) or not names:
         raise ValueError(f"found {y.shape} seconds and {len(names)} terms, expected rows and terms")
     x = np.column_stack([np.broadcast_to(np.asarray(columns[name], np.float64), y.shape) for name in names])
     weights = _weights(spread, len(y))

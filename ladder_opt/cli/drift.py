@@ -229,8 +229,7 @@ def _measured(
     from ladder_opt.calibration.api import calibrate  # noqa: PLC0415  (slow to import)
     from ladder_opt.calibration.pairs import measured_pairs  # noqa: PLC0415
 
-    limits = {name: value for name, value in engine.to_dict().items() if name != "min_batched_seqs"}
-    server = ServerEngine(**limits)  # type: ignore[arg-type]  # whole numbers, but for num_kv_blocks' None
+    server = ServerEngine.of(engine)
     found = calibrate(prices.measured, server, kernel=plan.kernel, table="never")
     graphs = found.cost.graphs_per_variant
     pairs = measured_pairs(prices.measured, server, kernel=plan.kernel, graphs=graphs)

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 from ladder_opt.ladder import Ladders
 from ladder_opt.monitor.parts import Parts
 from ladder_opt.monitor.prices import MovedTerm, Prediction
@@ -150,11 +150,8 @@ class Drift:
 
     def to_frame(self) -> pd.DataFrame:
         """The workloads, a row each: regret, cost, optimum, the default ladders' cost, steps."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
         rows = [asdict(each) | {"regret_seconds": each.regret_seconds} for each in self.workloads]
-        return pd.DataFrame(rows).set_index("name")
+        return data_frame(rows).set_index("name")
 
 
 def digest_of(plan: Plan) -> str:

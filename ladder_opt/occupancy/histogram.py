@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 from ladder_opt.markup import facts as fact_table
 from ladder_opt.occupancy._cells import merged_cells
 from ladder_opt.occupancy.sequences import SequenceHistogram
@@ -141,10 +141,7 @@ class StepHistogram:
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_seqs, num_blocks, steps and, where known, gathers_real."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
-        frame = pd.DataFrame({"num_seqs": self.num_seqs, "num_blocks": self.num_blocks, "steps": self.steps})
+        frame = data_frame({"num_seqs": self.num_seqs, "num_blocks": self.num_blocks, "steps": self.steps})
         if self.gathers_real is not None:
             frame["gathers_real"] = self.gathers_real
         return frame

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,12 +61,9 @@ class RequestTimes:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a request, the totals left out."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
         names = [name for name in self.__dataclass_fields__ if name != "totals"]
         names += ["time_to_first_token_seconds", "time_per_output_token_seconds"]
-        return pd.DataFrame({name: getattr(self, name) for name in names})
+        return data_frame({name: getattr(self, name) for name in names})
 
     @classmethod
     def from_marks(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 from ladder_opt.occupancy._cells import counted_cells, joined, merged_cells
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ class SequenceHistogram:
 
     def to_frame(self) -> pd.DataFrame:
         """The file's table: num_blocks, query_len, calls."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
-        return pd.DataFrame({"num_blocks": self.num_blocks, "query_len": self.query_len, "calls": self.calls})
+        return data_frame({"num_blocks": self.num_blocks, "query_len": self.query_len, "calls": self.calls})
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> SequenceHistogram:

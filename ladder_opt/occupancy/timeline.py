@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import UsageError
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,12 +69,9 @@ class Timeline:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a sample, `seconds` first."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
         columns = {"seconds": self.seconds}
         columns |= {name: getattr(self, name) for name in _COLUMNS}
-        return pd.DataFrame(columns | {"decode_batch_size": self.decode_batch_size})
+        return data_frame(columns | {"decode_batch_size": self.decode_batch_size})
 
     @classmethod
     def sum_of(cls, parts: Sequence[Timeline]) -> Timeline | None:

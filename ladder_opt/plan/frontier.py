@@ -13,7 +13,7 @@ from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, SolveError, UsageError
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 from ladder_opt.ladder import Ladders
 from ladder_opt.markup import table
 from ladder_opt.occupancy.replay import load_warnings
@@ -63,10 +63,7 @@ class Frontier:
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each point: warm-up, step seconds, variants, ladders, marks."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
-        return pd.DataFrame(self.to_columns())
+        return data_frame(self.to_columns())
 
     def to_columns(self) -> dict[str, list[Any]]:
         """The columns of `to_frame`, a value a point."""

@@ -21,7 +21,7 @@ from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.cost.model import CostModel, cost_model_from_dict
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, one_of
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 from ladder_opt.files import read_text, write_text
 from ladder_opt.ladder import Ladders
 from ladder_opt.markup import facts as fact_table
@@ -234,12 +234,9 @@ class Plan(Part):
 
     def to_frame(self) -> pd.DataFrame:
         """Plan and baselines, a row each: warm-up, variants, step seconds, objective, overpay."""
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
         rows: list[dict[str, Any]] = [_frame_row("plan", self.num_seqs, self.num_blocks, self.result)]
         rows += [_frame_row(b.name, b.num_seqs, b.num_blocks, b) for b in self.baselines]
-        return pd.DataFrame(rows).set_index("ladders")
+        return data_frame(rows).set_index("ladders")
 
 
 def _frame_row(

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ladder_opt.arguments import checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
+from ladder_opt.errors import UsageError
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import Replay
 from ladder_opt.occupancy.steps_file import StepsFile
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["cost", "frontier", "occupancy", "rungs", "step_seconds", "trace", "waste"]
 
 
+@checked
 def occupancy(
     steps: StepHistogram | StepsFile | Replay | Plan,
     plan: Plan | None = None,
@@ -47,19 +50,19 @@ def occupancy(
         engine: the limits; default: the plan's, else `Engine()`.
 
     Raises:
-        UsageError: an argument is of another kind, or the plan's file does not hold its steps.
+        UsageError: an argument is of another type, or the plan's file does not hold its steps.
         InputError: a step is beyond the limits.
     """
     from ladder_opt.plot._plotly import occupancy_figure  # noqa: PLC0415
     from ladder_opt.plot.ladder_data import occupancy_data  # noqa: PLC0415
 
-    plan = given.optional_plan(plan)
     if isinstance(steps, Plan):
         plan = plan or steps
-    engine = given.engine_of(engine) or (Engine() if plan is None else plan.to_engine())
+    engine = engine or (Engine() if plan is None else plan.to_engine())
     return occupancy_figure(occupancy_data(given.steps_of(steps), engine, plan))
 
 
+@checked
 def waste(plan: Plan) -> go.Figure:
     """Pages gathered under the plan and its baselines: needed, up to the ragged floor, and above it.
 
@@ -69,9 +72,10 @@ def waste(plan: Plan) -> go.Figure:
     from ladder_opt.plot._plotly import waste_figure  # noqa: PLC0415
     from ladder_opt.plot.ladder_data import waste_data  # noqa: PLC0415
 
-    return waste_figure(waste_data(given.plan_of("plan", plan)))
+    return waste_figure(waste_data(plan))
 
 
+@checked
 def rungs(plan: Plan) -> go.Figure:
     """What each rung of a plan saves: what the objective would lose without it.
 
@@ -81,35 +85,36 @@ def rungs(plan: Plan) -> go.Figure:
     from ladder_opt.plot._plotly import rungs_figure  # noqa: PLC0415
     from ladder_opt.plot.ladder_data import rungs_data  # noqa: PLC0415
 
-    return rungs_figure(rungs_data(given.plan_of("plan", plan)))
+    return rungs_figure(rungs_data(plan))
 
 
+@checked
 def step_seconds(
     plan: Plan,
-    steps: StepHistogram | StepsFile | Replay | None = None,
-    cost_model: CostModel | None = None,
+    steps: StepHistogram | StepsFile | Replay | Plan | None = None,
+    cost_model: CostModel | Plan | None = None,
 ) -> go.Figure:
     """Distribution of the time of a batched step under the plan and its baselines.
 
     Args:
         plan: the ladders.
-        steps: decode steps; default: those that the plan was made from.
-        cost_model: prices; default: those that it was made with.
+        steps: decode steps; default: those that the plan was made from. Another plan stands for its own.
+        cost_model: prices; default: those that it was made with, likewise.
 
     Raises:
-        UsageError: an argument is of another kind, or the plan's file does not hold what is left to its
+        UsageError: an argument is of another type, or the plan's file does not hold what is left to its
             default.
         InputError: a step is beyond the plan's limits.
     """
     from ladder_opt.plot._plotly import step_seconds_figure  # noqa: PLC0415
     from ladder_opt.plot.time_data import step_seconds_data  # noqa: PLC0415
 
-    plan = given.plan_of("plan", plan)
     histogram = given.steps_of(plan if steps is None else steps)
     prices = given.prices_of("cost_model", plan if cost_model is None else cost_model)
     return step_seconds_figure(step_seconds_data(plan, histogram, prices))
 
 
+@checked
 def frontier(found: Frontier | Plan, plan: Plan | None = None) -> go.Figure:
     """Every trade-off of warm-up and step time; with a plan, where it and its baselines stand.
 
@@ -119,21 +124,19 @@ def frontier(found: Frontier | Plan, plan: Plan | None = None) -> go.Figure:
         plan: what to show beside it; default: the plan that stands for `found`.
 
     Raises:
-        UsageError: an argument is of another kind, or the plan's file does not hold its steps and prices.
+        UsageError: an argument is of another type, or the plan's file does not hold its steps and prices.
     """
     from ladder_opt.plan.frontier import plan_frontier  # noqa: PLC0415
     from ladder_opt.plot._plotly import frontier_figure  # noqa: PLC0415
     from ladder_opt.plot.time_data import frontier_data  # noqa: PLC0415
 
-    plan = given.optional_plan(plan)
     if isinstance(found, Plan):
         plan = plan or found
         found = plan_frontier(found)
-    if not isinstance(found, Frontier):
-        raise given.wrong("frontier", found, "a Frontier, as lo.frontier returns it, or a Plan")
     return frontier_figure(frontier_data(found, plan))
 
 
+@checked
 def trace(
     traces: AnyTrace | Sequence[AnyTrace], replay: Replay | Timeline | None = None, *, replicas: int = 1
 ) -> go.Figure:
@@ -145,15 +148,19 @@ def trace(
         replicas: engines that were replayed.
 
     Raises:
-        UsageError: an argument is of another kind, or the replay has no timeline.
+        UsageError: an argument is of another type, or the replay has no timeline.
     """
     from ladder_opt.plot._plotly import trace_figure  # noqa: PLC0415
     from ladder_opt.plot.trace_data import trace_data  # noqa: PLC0415
 
-    traces, timeline = given.traces_of_any(traces), given.timeline_of(replay)
-    return trace_figure(trace_data(traces, timeline, engines=given.engines_of(replicas)))
+    if isinstance(traces, Sequence) and not traces:
+        raise UsageError("trace: found none as traces, expected one or several")
+    if replicas < 1:
+        raise UsageError(f"trace: found {replicas} as replicas, expected a whole number of at least 1")
+    return trace_figure(trace_data(traces, given.timeline_of(replay), engines=int(replicas)))
 
 
+@checked
 def cost(model: CostModel | Plan, engine: Engine | None = None) -> go.Figure:
     """Seconds of a padded step by its sizes, and the intervals of the parameters where the model has them.
 
@@ -162,12 +169,11 @@ def cost(model: CostModel | Plan, engine: Engine | None = None) -> go.Figure:
         engine: the limits that curves go up to; default: the plan's, else `Engine()`.
 
     Raises:
-        UsageError: an argument is of another kind, or the plan's file does not hold its prices.
+        UsageError: an argument is of another type, or the plan's file does not hold its prices.
     """
     from ladder_opt.plot._plotly import cost_figure  # noqa: PLC0415
     from ladder_opt.plot.time_data import cost_data  # noqa: PLC0415
 
-    engine = given.engine_of(engine)
     if engine is None and isinstance(model, Plan):
         engine = model.to_engine()
     return cost_figure(cost_data(given.prices_of("model", model), engine))

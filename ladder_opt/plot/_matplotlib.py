@@ -12,7 +12,7 @@ import numpy as np
 
 from ladder_opt.extras import brought_by
 from ladder_opt.plot import palette
-from ladder_opt.plot.compared import Kind
+from ladder_opt.plot.compared import COLOURS, Kind
 from ladder_opt.plot.labels import frontier_axes, frontier_labels
 from ladder_opt.plot.ladder_data import OccupancyData, RungsData, WasteData
 from ladder_opt.plot.time_data import (
@@ -31,7 +31,6 @@ with brought_by("report"):
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
-_COLOURS: dict[Kind, str] = {"plan": palette.PLAN, "default": palette.DEFAULT, "preset": palette.PRESET}
 _STYLES: dict[Kind, str] = {"plan": "-", "default": "--", "preset": ":"}
 _MARKERS: dict[Kind, str] = {"plan": "*", "default": "s", "preset": "o"}
 _WIDTH_INCHES = 8.0
@@ -84,7 +83,7 @@ def occupancy_figure(data: OccupancyData) -> Figure:
         axis.add_collection(
             LineCollection(
                 ends,
-                colors=_COLOURS[lines.kind],
+                colors=COLOURS[lines.kind],
                 linewidths=1.1,
                 linestyles=_STYLES[lines.kind],
                 label=f"rungs, {_name(lines.name)}",
@@ -145,7 +144,7 @@ def step_seconds_figure(data: StepSecondsData) -> Figure:
             np.concatenate(([each.seconds[0]], each.seconds)) / seconds,
             np.concatenate(([0.0], each.shares)),
             where="post",
-            color=_COLOURS[each.kind],
+            color=COLOURS[each.kind],
             linestyle=_STYLES[each.kind],
             linewidth=1.8 if each.kind != "preset" else 0.9,
             label=_name(each.name),
@@ -185,7 +184,7 @@ def frontier_figure(data: FrontierData) -> Figure:
             linestyle="none",
             marker=_MARKERS[each.kind],
             markersize=13 if each.kind == "plan" else 7,
-            color=_COLOURS[each.kind],
+            color=COLOURS[each.kind],
             label=_name(each.name) if each.kind != "preset" else None,
         )
     for label, index, symbol in data.marks:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.plot import palette
-from ladder_opt.plot._plotly_common import COLOURS, DASHES, figure_name, finished, legend_of
+from ladder_opt.plot._plotly_common import DASHES, figure_name, finished, legend_of
 from ladder_opt.plot._plotly_frontier import frontier_figure
 from ladder_opt.plot._plotly_package import go, make_subplots
+from ladder_opt.plot.compared import COLOURS
 from ladder_opt.plot.ladder_data import LadderLines, OccupancyData, RungsData, WasteData
 from ladder_opt.plot.time_data import QUANTILES, CostData, Parameter, StepSecondsData
 from ladder_opt.plot.trace_data import TraceData

@@ -1,20 +1,14 @@
-"""What all of plotly's figures share: colours and dashes of plan, default and presets, legends, margins."""
+"""What all of plotly's figures share: dashes and markers of plan, default and presets, legends, margins."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ladder_opt.plot import palette
 from ladder_opt.plot._plotly_package import go
 from ladder_opt.plot.compared import Kind
 from ladder_opt.plot.theme import template
 from ladder_opt.plot.units import plotly_text, shown_name
 
-COLOURS: dict[Kind, str] = {
-    "plan": palette.PLAN,
-    "default": palette.DEFAULT,
-    "preset": palette.PRESET,
-}
 DASHES: dict[Kind, str] = {"plan": "solid", "default": "dash", "preset": "dot"}
 MARKERS: dict[Kind, str] = {"plan": "star", "default": "square", "preset": "circle"}
 

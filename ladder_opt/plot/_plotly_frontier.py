@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from ladder_opt.plot import palette
-from ladder_opt.plot._plotly_common import COLOURS, MARKERS, figure_name, finished
+from ladder_opt.plot._plotly_common import MARKERS, figure_name, finished
 from ladder_opt.plot._plotly_package import go
+from ladder_opt.plot.compared import COLOURS
 from ladder_opt.plot.labels import AxisRange, Placed, frontier_axes, frontier_labels
 from ladder_opt.plot.time_data import FrontierData
 from ladder_opt.plot.units import log_ticks, plotly_text, time_unit

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from ladder_opt.ladder import Ladders
 from ladder_opt.plan.parts import PlanPrice
 from ladder_opt.plan.plan import Plan
+from ladder_opt.plot import palette
 
 Kind = Literal["plan", "default", "preset"]
+COLOURS: Final[dict[Kind, str]] = {
+    "plan": palette.PLAN,
+    "default": palette.DEFAULT,
+    "preset": palette.PRESET,
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""How sure a plan's headline is, in plain sentences: measured or not, by which prices, how near the best."""
+"""How sure a plan's headline is, and what else was to be had, in plain sentences.
+
+Measured or not, by which prices, how near the best; the knee of the frontier beside it.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +72,7 @@ def _prices_text(cost: CostModel | None) -> str:
     if cost is None:
         return "The plan does not hold its cost model, so how sure its seconds are is not known"
     fit = cost.fit or {}
-    residuals = fit.get("residuals")
-    residuals = residuals if isinstance(residuals, Mapping) else {}
+    residuals = _part(fit, "residuals")
     source = "the built-in cost model" if _is_builtin(cost) else f"the cost model {cost.name}"
     told = _factor_text(fit) or _of_requests(fit, residuals) or _of_rows(residuals)
     return f"Seconds come from {source}, {told or 'which does not say how sure it is'}"
@@ -81,6 +83,12 @@ def _is_builtin(cost: CostModel) -> bool:
         cost.name in builtin_names()
         and read_cost_model(cost.name).with_kernel(cost.kernel).sha256() == cost.sha256()
     )
+
+
+def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a `fit`, which may hold anything; empty where there is none."""
+    found = of.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _factor_text(fit: Mapping[str, Any]) -> str | None:
@@ -96,10 +104,8 @@ def _of_rows(residuals: Mapping[str, Any]) -> str | None:
     """What is left of a fit to rows: `calibration.combine` writes it."""
     told = []
     for name, what in (("step", "steps"), ("compile", "compiles")):
-        part = residuals.get(name)
-        part = part if isinstance(part, Mapping) else {}
-        spread = part.get("relative")
-        spread = spread if isinstance(spread, Mapping) else {}
+        part = _part(residuals, name)
+        spread = _part(part, "relative")
         rows, low, high = number_in(part, "rows"), number_in(spread, "p5"), number_in(spread, "p95")
         if rows is None or low is None or high is None:
             continue
@@ -109,8 +115,7 @@ def _of_rows(residuals: Mapping[str, Any]) -> str | None:
 
 def _of_requests(fit: Mapping[str, Any], residuals: Mapping[str, Any]) -> str | None:
     """What is left of a fit to a server's requests: `calibration.server_records` writes it."""
-    spread = residuals.get("seconds_per_step")
-    spread = spread if isinstance(spread, Mapping) else {}
+    spread = _part(residuals, "seconds_per_step")
     requests, mean = number_in(fit, "requests"), number_in(residuals, "mean_step_seconds")
     low, high = number_in(spread, "p25"), number_in(spread, "p75")
     if requests is None or mean is None or low is None or high is None or mean <= 0:

@@ -23,6 +23,7 @@ _SAID = {
     "keep-default": "Keep the default ladders",
     "not-used": "There is nothing to load",
 }
+_LABELS = ("How sure:", "Synthetic traffic:", "A shorter start")
 
 
 def short_verdict(plan: Plan) -> str:
@@ -52,9 +53,6 @@ def headline(contents: Contents) -> str:
             _warnings(contents),
         ]
     )
-
-
-_LABELS = ("How sure:", "Synthetic traffic:", "A shorter start")
 
 
 def _labelled(line: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,8 @@ _BUDGET_SLACK = 1e-9
 _MOST_PRICES = 60
 _PRICED_PATHS = 30  # what prices and labels cost beside a plain path over one rung
 _ALTERNATION_WORK = 300_000
-_ENDLESS_WORK = 1 << 62
+MOST_WORK = 1 << 60
+"""As much as it takes, in a count that the loops can hold."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Incumbent:
         max_variants: the limit, NO_LIMIT without.
         max_compiles: the limit in compile seconds, HUGE without.
         work: edges that the bounds have looked at, the measure of work.
+        alternation_work: edges that one-axis solves have looked at.
     """
 
     def __init__(self, problem: LadderProblem, price: Floats, deadline: float) -> None:
@@ -74,7 +76,7 @@ class Incumbent:
         if limits.max_compile_seconds is not None:
             self.max_compiles = limits.max_compile_seconds * (1 + _BUDGET_SLACK)
         self.work = 0  # edges
-        self._alternation_work = 0
+        self.alternation_work = 0  # edges
         self._tried: set[bytes] = set()
         # What a unit of the search's one price buys: a variant, or the compile seconds of a typical one.
         self._per_variant = 0.0 if limits.max_variants is None else 1.0
@@ -107,11 +109,6 @@ class Incumbent:
         if seconds < self.seconds:
             self.seconds, self.rows, self.columns = seconds, rows, columns
 
-    @property
-    def alternation_work(self) -> int:
-        """Edges that one-axis solves have looked at."""
-        return self._alternation_work
-
     def look_below(self, seconds: float) -> None:
         """Take ladders that cost less than this, though none are known; equal ones count as better."""
         self.seconds = seconds + 4 * self._rounding
@@ -124,7 +121,7 @@ class Incumbent:
 
     def may_alternate(self) -> bool:
         """Whether alternations have so far looked at no more edges than the bounds have."""
-        return self._alternation_work <= self.work
+        return self.alternation_work <= self.work
 
     def improve_from(self, rows: Integers) -> None:
         """Choose columns for these rows, rows for those columns, and so on, until nothing gets better."""
@@ -146,18 +143,18 @@ class Incumbent:
                 return
             last = found.seconds
 
-    def settle(self, rungs: Integers, *, work: int | None, along_rows: bool = False) -> float:
+    def settle(self, rungs: Integers, *, work: int, along_rows: bool = False) -> float:
         """Find the best ladder on the other axis for these rungs, within the limits; take it if it is better.
 
         Args:
             rungs: num_seqs rungs, or num_blocks rungs with `along_rows`.
-            work: labels to extend at most; None for as many as it takes.
+            work: labels to extend at most; `MOST_WORK` for as many as it takes.
             along_rows: choose num_seqs rungs.
 
         Returns:
             A bound: no ladder for these rungs is better. It reaches the incumbent unless `work` ran out.
         """
-        found = self._one_axis(along_rows, rungs, _ENDLESS_WORK if work is None else work)
+        found = self._one_axis(along_rows, rungs, work)
         if len(found.rungs):
             pair = (found.rungs, rungs) if along_rows else (rungs, found.rungs)
             self.offer(found.seconds, pair[0], pair[1])
@@ -177,12 +174,12 @@ class Incumbent:
 
     def _one_axis(self, along_rows: bool, other: Integers, work: int) -> _OneAxis:
         size = self.problem.shape[0 if along_rows else 1]
-        self._alternation_work += len(other) * size * size // 2
+        self.alternation_work += len(other) * size * size // 2
         rungs = self._path(along_rows, other)
         seconds, variants, compiles = self._totals(along_rows, rungs, other)
         if variants <= self.max_variants and compiles <= self.max_compiles:
             return _OneAxis(seconds, rungs, seconds)
-        self._alternation_work += _PRICED_PATHS * size * size // 2
+        self.alternation_work += _PRICED_PATHS * size * size // 2
         edges = self._edges(along_rows, other)
         best, unit_price = self._priced(along_rows, edges, _Point(seconds, variants, compiles, rungs))
         wanted = min(best.seconds, self.seconds)
@@ -300,6 +297,22 @@ class Incumbent:
         step_seconds, variants, compiles = self.problem.totals(rows, columns)
         opens = self.problem.opens(rows, columns)
         return step_seconds + float((self.price[np.ix_(rows, columns)] * opens).sum()), variants, compiles
+
+
+def as_good_with_fewer(problem: LadderProblem, objective: float, variants: int, deadline: float) -> Incumbent:
+    """An incumbent for ladders that cost no more, with one variant less to spend; it has none yet.
+
+    Args:
+        problem: the instance.
+        objective: seconds of the ladders known.
+        variants: of the ladders known.
+        deadline: of the solve.
+    """
+    fewer = replace(problem, limits=replace(problem.limits, max_variants=variants - 1))
+    price = problem.restarts * problem.compile_seconds
+    incumbent = Incumbent(fewer, price + tie_price(problem, objective), deadline)
+    incumbent.look_below(objective * (1 + RELATIVE_TOLERANCE))
+    return incumbent
 
 
 def tie_price(problem: LadderProblem, seconds: float) -> float:

@@ -36,8 +36,8 @@ time, the bound is the least of those of the open ranges.
 
 **Ties.** Each variant is charged a tie price so small that all of them together stay below half the
 tolerance, which leads to fewer variants among equal ladders. Rungs that change nothing are then dropped.
-Looks for ladders of the same objective with one variant less to spend (`with_fewer_variants`) prove the rest,
-as far as their share of the work goes.
+Looks for ladders of the same objective with one variant less to spend (`_with_fewer_variants`) prove the
+rest, as far as their share of the work goes.
 """
 
 from __future__ import annotations
@@ -54,16 +54,15 @@ from ladder_opt.errors import SolveError
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._ascent import INTERVAL_WORK, Relaxation, ascend, interval_costs, is_closed
 from ladder_opt.solve._depth_first import FINISHED, LEAF, PAUSED, DepthFirst
-from ladder_opt.solve._incumbent import Incumbent, tie_price
+from ladder_opt.solve._incumbent import MOST_WORK, Incumbent, as_good_with_fewer, tie_price
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
-from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
+from ladder_opt.solve.result import SolveResult, Status, StopReason
 
 ASCENT_ITERATIONS = 150
 SEARCH_WORK = 20_000_000
 """Edges that the first search of a range may at least look at in each direction; each later one four times as
 many."""
 _MORE_WORK = 4
-MOST_WORK = 1 << 60  # a count that the loops can hold
 _STRIDES = (8, 4, 2)
 _LEAST_COARSE_ROWS = 12
 _WARM_SCALE = 0.5
@@ -323,7 +322,7 @@ def solve_product(
     row_rungs, column_rungs = without_idle_rungs(problem, incumbent.rows, incumbent.columns)
     objective = problem.objective(row_rungs, column_rungs)
     if proven:
-        row_rungs, column_rungs = with_fewer_variants(
+        row_rungs, column_rungs = _with_fewer_variants(
             problem, row_rungs, column_rungs, after=search, deadline=deadline
         )
     least, objective = objective, problem.objective(row_rungs, column_rungs)
@@ -340,7 +339,7 @@ def solve_product(
     )
 
 
-def with_fewer_variants(
+def _with_fewer_variants(
     problem: LadderProblem, rows: Integers, columns: Integers, *, after: ProductSearch, deadline: float
 ) -> tuple[Integers, Integers]:
     """The ladders, or others of the same objective with fewer variants: see "Ties" above.
@@ -352,24 +351,22 @@ def with_fewer_variants(
         after: the search that proved them; its work says how much more is in proportion.
         deadline: of the solve.
     """
+    if problem.rows_pinned and problem.columns_pinned:
+        return rows, columns
     objective = problem.objective(rows, columns)
-    price = problem.restarts * problem.compile_seconds
-    left = TIE_WORK + (0 if price.all() else after.work // _TIE_SHARE)
+    are_all_charged = bool((problem.restarts * problem.compile_seconds).all())
+    left = TIE_WORK + (0 if are_all_charged else after.work // _TIE_SHARE)
     while left > 0:
         variants = problem.totals(rows, columns)[1]
         if variants <= 1 or time.perf_counter() > deadline:
             break
-        fewer = replace(problem, limits=replace(problem.limits, max_variants=variants - 1))
-        incumbent = Incumbent(fewer, price + tie_price(problem, objective), deadline)
-        incumbent.look_below(objective * (1 + RELATIVE_TOLERANCE))
-        search = ProductSearch(incumbent, None, most_work=left)
-        if problem.rows_pinned and problem.columns_pinned:
-            break
+        incumbent = as_good_with_fewer(problem, objective, variants, deadline)
         if problem.rows_pinned or problem.columns_pinned:
             given = np.arange(problem.shape[0 if problem.rows_pinned else 1])
             incumbent.settle(given, work=left, along_rows=not problem.rows_pinned)
             left -= incumbent.alternation_work
         else:
+            search = ProductSearch(incumbent, None, most_work=left)
             incumbent.improve_from(rows)
             start = root_relaxation(incumbent)
             known = after.multipliers
@@ -378,7 +375,7 @@ def with_fewer_variants(
                     start, multipliers=known.multipliers, per_compile_second=known.per_compile_second
                 )
             search.run(start, is_warm=True)
-            left -= search.work + 1
+            left -= search.work
         if not len(incumbent.rows):
             break
         rows, columns = without_idle_rungs(problem, incumbent.rows, incumbent.columns)
@@ -395,8 +392,8 @@ def _solve_pinned(problem: LadderProblem, price: Floats, deadline: float) -> tup
         incumbent.offer(problem.objective(every_row, every_column), every_row, every_column)
         return incumbent, incumbent.seconds
     if problem.rows_pinned:
-        return incumbent, incumbent.settle(every_row, work=None)
-    return incumbent, incumbent.settle(every_column, along_rows=True, work=None)
+        return incumbent, incumbent.settle(every_row, work=MOST_WORK)
+    return incumbent, incumbent.settle(every_column, along_rows=True, work=MOST_WORK)
 
 
 def ragged_bound(problem: LadderProblem) -> float:

@@ -22,10 +22,10 @@ from ladder_opt.ladder import Ladders
 from ladder_opt.solve import _axis_kernel as axis_kernel
 from ladder_opt.solve import _dp_kernel as dp_kernel
 from ladder_opt.solve._ascent import Relaxation, excess, interval_costs
-from ladder_opt.solve._incumbent import Incumbent, tie_price
+from ladder_opt.solve._incumbent import Incumbent, as_good_with_fewer, tie_price
 from ladder_opt.solve._product import root_relaxation
 from ladder_opt.solve.problem import Floats, Integers, LadderProblem, Limits
-from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status, StopReason
+from ladder_opt.solve.result import SolveResult, Status, StopReason
 
 _DUAL_ITERATIONS = 60
 _LABEL_WORK = 100_000_000  # labels to extend in one interval
@@ -102,11 +102,8 @@ def _with_fewer_variants(problem: LadderProblem, best: _Chain, deadline: float) 
         objective, variants, _ = _price_of(problem, best)
         if variants <= 1:
             break
-        fewer = replace(problem, limits=replace(problem.limits, max_variants=variants - 1))
-        price = problem.restarts * problem.compile_seconds
-        incumbent = Incumbent(fewer, price + tie_price(problem, objective), deadline)
-        incumbent.look_below(objective * (1 + RELATIVE_TOLERANCE))
-        _, found, _ = _search(fewer, incumbent)
+        incumbent = as_good_with_fewer(problem, objective, variants, deadline)
+        _, found, _ = _search(incumbent.problem, incumbent)
         if found is None:
             break
         best = _without_idle_rungs(problem, found)

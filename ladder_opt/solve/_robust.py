@@ -57,10 +57,9 @@ import numpy as np
 
 from ladder_opt.errors import SolveError
 from ladder_opt.solve._ascent import Relaxation, ascend
-from ladder_opt.solve._incumbent import Incumbent, tie_price
+from ladder_opt.solve._incumbent import MOST_WORK, Incumbent, tie_price
 from ladder_opt.solve._product import (
     ASCENT_ITERATIONS,
-    MOST_WORK,
     TIE_WORK,
     ProductSearch,
     keeps_guard,
@@ -318,11 +317,9 @@ def _with_fewer_variants(robust: _Robust, best: Known) -> Known:
     Each look has one variant less to spend, and `TIE_WORK` edges for what the mixed bound leaves open.
     """
     base = robust.workloads.base
-    if base.step_seconds.size > _TIE_PAIRS:
+    if base.step_seconds.size > _TIE_PAIRS or (base.rows_pinned and base.columns_pinned):
         return best
     while best.num_variants > 1 and time.perf_counter() <= robust.deadline:
-        if base.rows_pinned and base.columns_pinned:
-            break
         limits = replace(base.limits, max_variants=best.num_variants - 1)
         workloads = replace(robust.workloads, base=replace(base, limits=limits))
         below = float(best.ratios.max()) * (1 + RELATIVE_TOLERANCE)

@@ -10,7 +10,6 @@ from ladder_opt.solve._incumbent import Incumbent
 from ladder_opt.solve._workloads import Pool, best_weights
 from ladder_opt.solve.problem import Floats, Integers
 
-_ENDLESS_WORK = 1 << 62
 _LEAF_ROUNDS = 12  # of weights made for one num_seqs ladder
 _TESTS = 8  # weights that labels and a num_seqs ladder are tried with
 _LIMIT_ROUNDING = 1e-13
@@ -37,12 +36,12 @@ class RobustIncumbent(Incumbent):
         if best is not None:
             self.rows, self.columns = best.rows, best.columns
 
-    def settle(self, rungs: Integers, *, work: int | None, along_rows: bool = False) -> float:
+    def settle(self, rungs: Integers, *, work: int, along_rows: bool = False) -> float:
         """As `Incumbent.settle`, for the worst of the workloads."""
         leaf = _Leaf(self, rungs, along_rows=along_rows)
         bound = leaf.raise_bound(self._tests)
         if bound - self.constant < self.bar:
-            bound = leaf.label(_ENDLESS_WORK if work is None else work)
+            bound = leaf.label(work)
         self._tests = leaf.tests[:_TESTS]
         return bound - self.constant
 

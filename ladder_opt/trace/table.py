@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
-from ladder_opt.extras import brought_by
+from ladder_opt.extras import data_frame
 from ladder_opt.markup import facts as fact_table
 from ladder_opt.trace.reasons import set_aside_facts
 from ladder_opt.units import duration_text
@@ -160,11 +160,8 @@ class Trace:
 
         `hash_ids` are left out too: they are of another length for each request.
         """
-        with brought_by("frames"):
-            import pandas as pd  # noqa: PLC0415
-
         columns = {name: getattr(self, name) for name in _FRAME_COLUMNS}
-        return pd.DataFrame({name: values for name, values in columns.items() if values is not None})
+        return data_frame({name: values for name, values in columns.items() if values is not None})
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> Self:

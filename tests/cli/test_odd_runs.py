@@ -13,6 +13,7 @@ from ladder_opt.cli import main
 from ladder_opt.errors import InputError
 from ladder_opt.plan.plan import read_plan
 from ladder_opt.report.html import write_report
+from tests.cli.runs import Run
 
 STEPS = "num_seqs,num_blocks,steps\n4,1,10\n5,3,100\n9,17,40.5\n20,40,3\n2,5,7\n"
 ENGINE = ["--max-num-seqs", "5", "--max-model-len", "640"]
@@ -23,13 +24,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "steps.csv").write_text(STEPS, encoding="utf-8")
     return tmp_path
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    assert main(list(arguments)) == code
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    return err.removeprefix("ladder-opt: ").rstrip("\n")
 
 
 @pytest.mark.parametrize("structure", ["product", "ragged"])
@@ -54,10 +48,8 @@ def test_a_short_pool_and_a_budget_at_no_restarts(
     assert plan["result"]["status"] == "optimal"
 
 
-def test_steps_that_the_pool_never_holds_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert complaint(capsys, "tune", "--steps", "steps.csv", "--num-kv-blocks", "41") == (
+def test_steps_that_the_pool_never_holds_are_refused(folder: Path, run: Run) -> None:
+    assert run.fails("tune", "--steps", "steps.csv", "--num-kv-blocks", "41") == (
         "steps.csv: found num_seqs 20, num_blocks 40, which need 59 KV blocks, "
         "expected at most the 40 that the pool has"
     )
@@ -81,38 +73,34 @@ def test_steps_that_the_pool_never_holds_are_refused(
         ),
     ],
 )
-def test_absurd_numbers_and_outputs(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert complaint(capsys, "tune", "--steps", "steps.csv", *arguments) == message
+def test_absurd_numbers_and_outputs(folder: Path, run: Run, arguments: list[str], message: str) -> None:
+    assert run.fails("tune", "--steps", "steps.csv", *arguments) == message
     assert (folder / "steps.csv").read_text(encoding="utf-8") == STEPS
 
 
 @pytest.mark.parametrize("text", ["a: !!timestamp abc", "a: !!bool abc", 'a: !!int ""', "a: !!float abc"])
-def test_yaml_tags_that_cannot_be_read(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_yaml_tags_that_cannot_be_read(folder: Path, run: Run, text: str) -> None:
     (folder / "serve.yaml").write_text(text + "\n", encoding="utf-8")
-    told = complaint(capsys, "tune", "--steps", "steps.csv", "--engine", "serve.yaml")
+    told = run.fails("tune", "--steps", "steps.csv", "--engine", "serve.yaml")
     assert told.startswith("serve.yaml")
     assert told.endswith("expected a vLLM serve YAML")
 
 
-def test_a_limit_in_two_spellings_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_in_two_spellings_is_refused(folder: Path, run: Run) -> None:
     (folder / "serve.yaml").write_text("max_num_seqs: 40\nmax-num-seqs: 64\n", encoding="utf-8")
-    assert complaint(capsys, "tune", "--steps", "steps.csv", "--engine", "serve.yaml") == (
+    assert run.fails("tune", "--steps", "steps.csv", "--engine", "serve.yaml") == (
         "serve.yaml: found 'max-num-seqs' besides another spelling of max_num_seqs, expected each limit once"
     )
 
 
-def test_deep_brackets_in_a_free_part_of_a_cost_file(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deep_brackets_in_a_free_part_of_a_cost_file(folder: Path, run: Run) -> None:
     deep = "[" * 400 + "]" * 400
     (folder / "cost.json").write_text(
         '{"schema": "ladder_opt/cost/1", "name": "x", "step_seconds": {}, "compile_seconds": {}, '
         f'"fit": {{"a": {deep}}}}}',
         encoding="utf-8",
     )
-    assert complaint(capsys, "tune", "--steps", "steps.csv", "--cost", "cost.json") == (
+    assert run.fails("tune", "--steps", "steps.csv", "--cost", "cost.json") == (
         "cost.json: found brackets nested too deeply, expected a cost model in JSON"
     )
 
@@ -141,15 +129,12 @@ def test_a_closed_or_full_stderr_changes_nothing(
     assert (folder / "p.json").exists() == (code == 0)
 
 
-def test_a_plan_whose_bound_is_above_its_objective_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_whose_bound_is_above_its_objective_is_refused(folder: Path, run: Run) -> None:
     assert main(["tune", "--steps", "steps.csv", "-o", "p.json"]) == 0
-    capsys.readouterr()
     plan = json.loads((folder / "p.json").read_text(encoding="utf-8"))
     plan["result"]["lower_bound_seconds"] = 1e9
     (folder / "p.json").write_text(json.dumps(plan), encoding="utf-8")
-    assert complaint(capsys, "check", "p.json").startswith("p.json: result.lower_bound_seconds: found 1e+09")
+    assert run.fails("check", "p.json").startswith("p.json: result.lower_bound_seconds: found 1e+09")
 
 
 @pytest.mark.parametrize(
@@ -163,32 +148,29 @@ def test_a_plan_whose_bound_is_above_its_objective_is_refused(
     ],
 )
 def test_options_of_traces_do_not_go_with_a_histogram(
-    folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+    folder: Path, run: Run, option: str, value: str
 ) -> None:
-    assert complaint(capsys, "tune", "--steps", "steps.csv", option, value) == (
+    assert run.fails("tune", "--steps", "steps.csv", option, value) == (
         f"{option}: found with --steps, expected with traces alone"
     )
 
 
-def test_a_report_never_replaces_what_its_plan_was_made_from(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_never_replaces_what_its_plan_was_made_from(folder: Path, run: Run) -> None:
     assert main(["tune", "--steps", "steps.csv", "-o", "p.json"]) == 0
-    capsys.readouterr()
     refused = "found a file that the plan was made from, expected another file for the output"
-    assert complaint(capsys, "report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
+    assert run.fails("report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
     (folder / "link.csv").symlink_to("steps.csv")
-    assert complaint(capsys, "report", "p.json", "-o", "./link.csv") == f"link.csv: {refused}"
+    assert run.fails("report", "p.json", "-o", "./link.csv") == f"link.csv: {refused}"
     (folder / "copy.csv").write_text(STEPS, encoding="utf-8")  # the same bytes elsewhere
-    assert complaint(capsys, "report", "p.json", "-o", "copy.csv") == f"copy.csv: {refused}"
+    assert run.fails("report", "p.json", "-o", "copy.csv") == f"copy.csv: {refused}"
     (folder / "steps.csv").write_text("changed since", encoding="utf-8")  # the same path, other bytes
-    assert complaint(capsys, "report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
+    assert run.fails("report", "p.json", "-o", "steps.csv") == f"steps.csv: {refused}"
     arguments = ["export", "p.json", "--format", "env", "-o", "copy.csv"]
-    assert complaint(capsys, *arguments) == f"copy.csv: {refused}"
+    assert run.fails(*arguments) == f"copy.csv: {refused}"
     (folder / "figures").mkdir()
     (folder / "figures/occupancy.svg").write_text(STEPS, encoding="utf-8")
     arguments = ["report", "p.json", "--figures", "figures", "--frontier-time", "0s"]
-    assert complaint(capsys, *arguments) == f"figures/occupancy.svg: {refused}"
+    assert run.fails(*arguments) == f"figures/occupancy.svg: {refused}"
     with pytest.raises(InputError, match="made from"):
         write_report(read_plan("p.json"), "copy.csv", frontier_seconds=0)
     assert (folder / "steps.csv").read_text(encoding="utf-8") == "changed since"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,18 @@ def cached_tokens_of(draw: st.DrawFn, trace: Trace) -> NDArray[np.int64]:
     return np.array([int(prompt * share) for prompt, share in tokens])
 
 
+def plain_step_seconds(engine: Engine, ladders: Ladders) -> Callable[[int, int, int, int], float]:
+    """Seconds of a step of decodes, the longest one's blocks, all of their blocks and prefill tokens."""
+    table = step_seconds_by_size(engine, COST, ladders)
+
+    def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
+        if decodes >= engine.min_batched_seqs:
+            return float(table[decodes, longest] + 0.0001 * prefill)
+        return 0.01 + 0.0001 * prefill + 0.0007 * own
+
+    return step_seconds
+
+
 @given(cases(), st.booleans(), st.one_of(st.none(), settings_of_scheduling()), st.data())
 def test_equals_plain_twin(
     case: tuple[Trace, Engine, int | None], sparse: bool, scheduling: Scheduling | None, data: st.DataObject
@@ -131,13 +144,7 @@ def test_equals_plain_twin(
         per_sequence=True,
         total_blocks=True,
     )
-    table = step_seconds_by_size(engine, COST, ladders or default_ladders(engine))
-
-    def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
-        if decodes >= engine.min_batched_seqs:
-            return float(table[decodes, longest] + 0.0001 * prefill)
-        return 0.01 + 0.0001 * prefill + 0.0007 * own
-
+    step_seconds = plain_step_seconds(engine, ladders or default_ladders(engine))
     plain = simulate_plain(trace, engine, step_seconds, concurrency=concurrency, scheduling=scheduling)
     steps = replay.steps
     cells = list(zip(steps.num_seqs.tolist(), steps.num_blocks.tolist(), strict=True))

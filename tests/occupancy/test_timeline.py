@@ -15,23 +15,17 @@ from ladder_opt.errors import UsageError
 from ladder_opt.ladder import default_ladders
 from ladder_opt.occupancy import engine_run
 from ladder_opt.occupancy.plain import PlainReplay, simulate_plain
-from ladder_opt.occupancy.replay import simulate, step_seconds_by_size
+from ladder_opt.occupancy.replay import simulate
 from ladder_opt.occupancy.request_times import FINISH, TOTALS
 from ladder_opt.occupancy.scheduling import Scheduling
 from ladder_opt.trace.table import HashIds, Trace
-from tests.occupancy.test_replay import COST, assert_same, cases
+from tests.occupancy.test_replay import COST, assert_same, cases, plain_step_seconds
 
 INTERVALS = st.sampled_from([0.003, 0.05, 0.7, 20.0])
 
 
 def plain_replay(trace: Trace, engine: Engine, concurrency: int | None) -> PlainReplay:
-    table = step_seconds_by_size(engine, COST, default_ladders(engine))
-
-    def step_seconds(decodes: int, longest: int, own: int, prefill: int) -> float:
-        if decodes >= engine.min_batched_seqs:
-            return float(table[decodes, longest] + 0.0001 * prefill)
-        return 0.01 + 0.0001 * prefill + 0.0007 * own
-
+    step_seconds = plain_step_seconds(engine, default_ladders(engine))
     return simulate_plain(trace, engine, step_seconds, concurrency=concurrency)
 
 

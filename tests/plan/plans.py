@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.plan.options import SolveOptions
-from ladder_opt.plan.plan import Plan
+from ladder_opt.plan.plan import Plan, plan_from_dict
 from ladder_opt.plan.tune import tune
 from ladder_opt.trace.table import Trace
 
@@ -48,3 +49,10 @@ def make_spyre_plan(**options: Any) -> Plan:
     """A plan for the Spyre plugin as it is today, on the same steps."""
     steps = replace(STEPS, sequences=STEPS.decode_calls(ENGINE))
     return tune(steps, make_cost(), engine=ENGINE, options=SolveOptions(target="spyre-env", **options))
+
+
+def with_result(plan: Plan, **result: Any) -> Plan:
+    """A plan with other entries in its `result`, read again."""
+    data = copy.deepcopy(plan.to_dict())
+    data["result"] |= result
+    return plan_from_dict(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from ladder_opt.report.names import file_names, without_folders
 from ladder_opt.trace.reasons import reason_words, set_aside_lines
 from ladder_opt.trace.synth import synthesize
 from ladder_opt.trace.table import TraceSource
-from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan, make_trace
+from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan, make_trace, with_result
 from tests.report.reports import Page
 
 OF_ROWS = {
@@ -48,12 +47,6 @@ REQUESTS_TOLD = (
 def page_of(plan: Plan, **given: Any) -> str:
     options: dict[str, Any] = {"name": "p.json", "frontier_seconds": 0.0} | given
     return Page(report_html(gather(plan, **options))).text
-
-
-def changed(plan: Plan, **result: Any) -> Plan:
-    data = copy.deepcopy(plan.to_dict())
-    data["result"] |= result
-    return plan_from_dict(data)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +91,10 @@ def test_the_built_in_prices_state_their_factor() -> None:
 def test_a_gap_limits_and_unknown_prices_are_told() -> None:
     plan = make_plan(max_variants=3)
     assert "no ladders that keep to the limits asked for cost less: proven." in certainty_text(plan, None)
-    found = changed(make_plan(), status="feasible", stop_reason="time limit", gap=0.0123)
+    found = with_result(make_plan(), status="feasible", stop_reason="time limit", gap=0.0123)
     assert "they cost at most 1.23% more than the best ladders would." in certainty_text(found, None)
     assert "the best ladders would cost at most 50.00% less." in certainty_text(
-        changed(make_plan(), status="evaluated", gap=0.5), None
+        with_result(make_plan(), status="evaluated", gap=0.5), None
     )
     assert (
         "The plan does not hold its cost model, so how sure its seconds are is not known."

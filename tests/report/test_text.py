@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +13,13 @@ from rich.text import Text
 
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.replay import simulate
-from ladder_opt.plan.plan import Plan, plan_from_dict
+from ladder_opt.plan.plan import plan_from_dict
 from ladder_opt.plan.tune import tune
 from ladder_opt.report.terminal import MIN_WIDTH, _TrimmingConsole, console
 from ladder_opt.report.text import plan_text, replay_text, summary_text
 from ladder_opt.trace.summary import summarize
 from ladder_opt.trace.table import Trace
-from tests.plan.plans import ENGINE, make_cost, make_plan, make_trace
+from tests.plan.plans import ENGINE, make_cost, make_plan, make_trace, with_result
 
 
 @pytest.fixture
@@ -34,12 +32,6 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[RenderableType], st
 
 
 Printed = Callable[[RenderableType], str]
-
-
-def changed(plan: Plan, **result: Any) -> Plan:
-    data = copy.deepcopy(plan.to_dict())
-    data["result"] |= result
-    return plan_from_dict(data)
 
 
 def test_a_pipe_gets_lines_of_a_readable_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +51,9 @@ def test_a_plan_says_verdict_proof_and_comparison(printed: Printed) -> None:
 
 def test_a_plan_that_is_not_proven_says_how_far_off_it_can_be(printed: Printed) -> None:
     plan = make_plan()
-    text = printed(plan_text(changed(plan, status="feasible", stop_reason="time limit", gap=0.01234)))
+    text = printed(plan_text(with_result(plan, status="feasible", stop_reason="time limit", gap=0.01234)))
     assert "feasible: at most 1.234% above the optimum (time limit)" in text
-    text = printed(plan_text(changed(plan, status="evaluated", gap=0.5)))
+    text = printed(plan_text(with_result(plan, status="evaluated", gap=0.5)))
     assert "evaluated as given: the optimum is at most 50.00% below" in text
 
 
