@@ -77,6 +77,7 @@ RATIO_NOISE: Final = 0.015  # of a throughput ratio: 1 % of the runs, and the fo
 WARMUP_NOISE: Final = 0.05
 CHAIN_SPREAD: Final = 0.1  # believed of the logs by which chains of runs differ
 ANCHOR_FACTOR: Final = 1.4  # by which an absolute time of another build may be off
+COMPILE_FACTOR: Final = 3.0  # by which a batched compile may be off, as the note puts it
 SMALLEST_SECONDS: Final = 1e-6  # of a term in a fit of logarithms: not told from 0
 RESAMPLES: Final = 60
 SEED: Final = 20260930
@@ -383,6 +384,7 @@ def derive() -> dict[str, Any]:
             "parameters": parameters,
             "intervals": "ratios resampled (5-95 %) and a workload left out; the scale is not in them",
             "scale_uncertainty_factor": 1.5,
+            "compile_uncertainty_factor": COMPILE_FACTOR,
             "gather_share_of_a_full_chunk": {
                 "value": _round(share),
                 "low": 0.0,

@@ -65,6 +65,7 @@ class Outcome:
         requests: replayed, of those in the trace.
         trace_requests: in the trace.
         falls_behind: whether the servers cannot keep up with the arrivals.
+        extrapolates: whether a good part of the seconds lies beyond what the cost model was fitted to.
         batched_steps: steps that reach the ladders.
         restarts: server starts charged.
         num_seqs: the plan's rungs.
@@ -88,6 +89,7 @@ class Outcome:
     requests: int
     trace_requests: int
     falls_behind: bool
+    extrapolates: bool
     batched_steps: float
     restarts: float
     num_seqs: tuple[int, ...]
@@ -172,6 +174,7 @@ def _plan(
         requests=replay["requests"],
         trace_requests=len(trace),
         falls_behind=any("falls behind" in warning for warning in plan.warnings),
+        extrapolates=any("extrapolated" in warning for warning in plan.warnings),
         batched_steps=result.steps.batched,
         restarts=result.restarts,
         num_seqs=plan.num_seqs,
@@ -218,23 +221,21 @@ def row(outcome: Outcome) -> dict[str, str]:
 
 def to_markdown(outcomes: Sequence[Outcome]) -> str:
     """The table and what has to be known to read it."""
-    behind = sorted({outcome.case.name for outcome in outcomes if outcome.falls_behind})
-    lines = [
-        common.markdown_table([row(outcome) for outcome in outcomes]),
-        "",
-        NOTE,
-    ]
-    if behind:
-        names = ", ".join(
-            f"{common.TRACE_LABELS.get(case.trace, case.trace)} on {case.replicas} engine"
-            f"{'s' if case.replicas > 1 else ''} of {case.max_model_len // 1024}k"
-            for case in CASES
-            if case.name in behind
-        )
-        lines[-1] += (
-            f" More traffic than the engine can keep up with, so that batches are always full: {names}."
-        )
-    return "\n".join(lines)
+    notes = {
+        "More traffic than the engine can keep up with, so that batches are always full": "falls_behind",
+        "Sizes beyond what the cost model was fitted to, so that seconds are extrapolated": "extrapolates",
+    }
+    text = NOTE
+    for note, name in notes.items():
+        told = {outcome.case.name for outcome in outcomes if getattr(outcome, name)}
+        if told:
+            text += f" {note}: {', '.join(_name(case) for case in CASES if case.name in told)}."
+    return "\n".join([common.markdown_table([row(outcome) for outcome in outcomes]), "", text])
+
+
+def _name(case: Case) -> str:
+    engines = f"{case.replicas} engine{'s' if case.replicas > 1 else ''}"
+    return f"{common.TRACE_LABELS.get(case.trace, case.trace)} on {engines} of {case.max_model_len // 1024}k"
 
 
 def short_table(outcomes: Sequence[Outcome]) -> str:

@@ -52,7 +52,7 @@ NOTHING_OF_STEPS: Final = (
     "no step was measured: none takes any time under this model, and no plan can be made with it"
 )
 NO_LAYERS: Final = "--layers {} is left aside: no file times a single layer"
-NO_COMPILES: Final = "no compile is priced: a plan made with this would compile everything"
+NO_COMPILES: Final = "no compile is priced: rungs look free to a plan, and its warm-up is not told"
 NO_SMALL_STEPS: Final = (
     "replay_seconds.per_sequence_gather was not measured: steps that are not batched take the base alone"
 )

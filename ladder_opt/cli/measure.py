@@ -152,7 +152,7 @@ def run(
         from ladder_opt.report.measurement import measurement_text  # noqa: PLC0415
         from ladder_opt.report.terminal import console  # noqa: PLC0415
 
-        console().print(measurement_text(found.to_dict()), soft_wrap=True)  # paths stay whole
+        console().print(measurement_text(found.to_dict(), engine), soft_wrap=True)  # paths stay whole
     if found.stopped == "interrupted":
         return _INTERRUPTED
     return exit_code(strict=strict, warnings=found.warnings)

@@ -38,7 +38,14 @@ def cost_warnings(cost: CostModel, price: LadderPrice, *, may_draw: bool = False
         return []
     hint = " (see --uncertainty 40)" if may_draw and (price.batched_steps or price.sequences) else ""
     not_told = [f"{line}{hint}" for line in _not_told(cost, price)]
-    return [*_misses(cost), *_beyond_range(cost, price), *not_told]
+    return [*_no_compiles(cost), *_misses(cost), *_beyond_range(cost, price), *not_told]
+
+
+def _no_compiles(cost: CostModel) -> list[str]:
+    """Whether the fit had no compile to go by: then rungs cost nothing."""
+    if cost.compile_table is not None or any(cost.compile_seconds.model_dump().values()):
+        return []
+    return ["compile_seconds: none was measured, so rungs look free here, and the warm-up is not told"]
 
 
 def _misses(cost: CostModel) -> list[str]:

@@ -38,6 +38,7 @@ from ladder_opt.units import duration_text
 
 _ASIDE_SECONDS = 5.0
 _LONG_WARMUP = 0.05  # of the uptime
+_HARDLY_BATCHED = 0.01  # of the engines' busy time
 
 
 @checked
@@ -88,7 +89,7 @@ def tune(
     ladders = solved.ladders if solved else Ladders((), (task.engine.max_num_blocks,))
     price = price_ladders(last.steps, task.engine, task.cost, ladders, restarts=task.restarts(last.replay))
     notes = [*warnings, *notes, *_replay_warnings(last.replay)]
-    notes += _unrecorded(price)
+    notes += [*_hardly_batched(price, last.replay), *_unrecorded(price)]
     notes += _round_warnings(last, "the cheapest stands")
     notes += _warmup_warnings(task.options, price, last.replay)
     draws = task.options.uncertainty_draws
@@ -219,6 +220,7 @@ def evaluate(
         warnings=[
             *warnings,
             *_replay_warnings(replay),
+            *_hardly_batched(price, replay),
             *_unrecorded(price),
             *cost_warnings(task.cost, price),
         ],
@@ -246,6 +248,15 @@ def _replay_warnings(replay: Replay | None) -> list[str]:
     if replay is None:
         return []
     return [*set_aside_lines(replay.set_aside, replay.requests), *load_warnings(replay)]
+
+
+def _hardly_batched(price: LadderPrice, replay: Replay | None) -> list[str]:
+    if replay is None or price.sequences or not price.batched_steps or replay.busy_seconds <= 0:
+        return []
+    share = price.step_seconds / replay.busy_seconds
+    if share >= _HARDLY_BATCHED:
+        return []
+    return [f"batched steps are {share:.2%} of the engines' busy time: ladders change next to nothing here"]
 
 
 def _unrecorded(price: LadderPrice) -> list[str]:

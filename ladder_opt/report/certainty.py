@@ -95,9 +95,13 @@ def _factor_text(fit: Mapping[str, Any]) -> str | None:
     factor = number_in(fit, "scale_uncertainty_factor")
     if factor is None or factor < 1:
         return None
-    return (
+    told = (
         f"derived from published figures; real steps may take {1 / factor:.2g} to {factor:.3g} times as long"
     )
+    compiles = number_in(fit, "compile_uncertainty_factor")
+    if compiles is None or compiles < 1:
+        return told
+    return f"{told}, compiles {1 / compiles:.2g} to {compiles:.3g} times"
 
 
 def _of_rows(residuals: Mapping[str, Any]) -> str | None:

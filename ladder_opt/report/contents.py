@@ -23,7 +23,7 @@ from ladder_opt.plan.plan import Plan
 from ladder_opt.plot.trace_data import TraceData, timeline_interval, trace_data
 from ladder_opt.report.names import file_names
 from ladder_opt.report.sentences import number_in
-from ladder_opt.trace.stream import AnyTrace
+from ladder_opt.trace.stream import AnyTrace, traces_of
 from ladder_opt.trace.summary import TraceSummary, summarize
 from ladder_opt.trace.table import TraceSource
 
@@ -97,7 +97,7 @@ def gather(
     plan: Plan,
     *,
     name: str,
-    traces: Sequence[AnyTrace] = (),
+    traces: AnyTrace | Sequence[AnyTrace] = (),
     steps: StepHistogram | None = None,
     cost: CostModel | None = None,
     inputs: Sequence[TraceSource] | None = None,
@@ -121,6 +121,7 @@ def gather(
             replayed.
     """
     absent: list[Absent] = []
+    traces = traces_of(traces)
     given = [source for trace in traces for source in trace.sources] if inputs is None else list(inputs)
     warnings = [*plan.warnings, *_other_inputs(plan, given)]
     prices = _prices(plan, cost)

@@ -8,6 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ladder_opt.engine import Engine
+
+_ENGINE_OPTIONS = ("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_kv_blocks")
 _STOPPED = {
     "done": "measured all points asked for",
     "time limit": "stopped at the time limit",
@@ -15,11 +18,12 @@ _STOPPED = {
 }
 
 
-def measurement_text(found: dict[str, Any]) -> RenderableType:
+def measurement_text(found: dict[str, Any], engine: Engine) -> RenderableType:
     """A headline, how far predictions from the rows may be off, and what to do next; not to be wrapped.
 
     Args:
         found: `ladder_opt.measurement.api.Measurements.to_dict()`.
+        engine: what was measured for.
     """
     headline = (
         f"{_STOPPED[found['stopped']]}: {found['rows']} rows in {found['path']}, {found['new']} of them new"
@@ -42,8 +46,13 @@ def measurement_text(found: dict[str, Any]) -> RenderableType:
         kernel = f" --kernel {found['kernels'][0]}" if len(found["kernels"]) > 1 else ""
         parts += [
             "",
-            Text(
-                f"next, with the engine's options: ladder-opt calibrate {found['path']}{kernel} -o COST.json"
-            ),
+            Text(f"next: ladder-opt calibrate {found['path']}{kernel}{_options_of(engine)} -o COST.json"),
         ]
     return Group(*parts)
+
+
+def _options_of(engine: Engine) -> str:
+    """The options of the command line that name an engine, as far as it is not the default one."""
+    values = {name: getattr(engine, name) for name in _ENGINE_OPTIONS}
+    given = {name: value for name, value in values.items() if value != getattr(Engine(), name)}
+    return "".join(f" --{name.replace('_', '-')} {value}" for name, value in given.items())
