@@ -81,10 +81,6 @@ class StepFit:
     mean_step_seconds: float
     draws: NDArray[np.float64]
 
-    def seconds_of(self, name: str) -> float:
-        """A term's seconds."""
-        return next(term.seconds for term in self.terms if term.name == name)
-
     def warnings(self) -> tuple[str, ...]:
         """What nobody should read out of the numbers, one line each."""
         lines = []

@@ -36,9 +36,8 @@ from ladder_opt.calibration.robust_fit import NORMAL_MAD, fitted_floor, robust_f
 MISFIT = 0.02
 _NOMINAL_ERROR = 0.05  # of a row, where rows are too few to say
 _COLLINEAR_R_SQUARED = 0.98
-_SINGULAR = 1e-8
+_SINGULAR = 1e-8  # of the largest singular value: a direction below it is held by no row
 _TUNING = 2.0  # see `robust_fit`: of rows that were designed few are wrong
-_UNSAID = 1e-6  # of a row's units, along a direction that no row holds
 
 Floats = NDArray[np.float64]
 
@@ -89,9 +88,6 @@ class TermFit:
         residuals: measured / fitted - 1, (rows,).
         r_squared: of seconds, 1 - squared residuals over squared distances from the mean.
         relative_error: robust standard deviation of the residuals.
-        covariance: of the values by linear theory, bounds left aside, (terms, terms), along what the rows
-            determine.
-        undetermined: directions that the rows say nothing of, (terms, directions).
     """
 
     names: tuple[str, ...]
@@ -101,8 +97,6 @@ class TermFit:
     residuals: Floats
     r_squared: float
     relative_error: float
-    covariance: Floats
-    undetermined: Floats
 
     @property
     def rows(self) -> int:
@@ -120,16 +114,6 @@ class TermFit:
     def predict(self, columns: Mapping[str, ArrayLike]) -> Floats:
         """Fitted seconds of other rows: units of every term, arrays that broadcast."""
         return np.asarray(self._design(columns) @ self.values)
-
-    def standard_error(self, columns: Mapping[str, ArrayLike]) -> Floats:
-        """Standard error of `predict` in seconds, by linear theory; infinite where the rows say nothing.
-
-        The next point to measure is the one where this is largest relative to `predict`.
-        """
-        x = self._design(columns)
-        variance = np.einsum("ik,kl,il->i", x, self.covariance, x)
-        unsaid = (np.abs(x @ self.undetermined) > _UNSAID).any(axis=1)
-        return np.where(unsaid, np.inf, np.sqrt(np.maximum(variance, 0.0)))
 
     def _design(self, columns: Mapping[str, ArrayLike]) -> Floats:
         arrays = [np.asarray(columns[name], np.float64) for name in self.names]
@@ -167,8 +151,7 @@ def fit_terms(
     theta, robust = _solve(x, y, weights)
     fitted = np.maximum(x @ theta, fitted_floor(y))
     residual = y / fitted - 1
-    covariance, undetermined, leverage = _linear_theory(x, fitted, weights, robust, residual)
-    noise = _noise(residual, weights, leverage, x.shape[1])
+    noise = _noise(residual, weights, _leverage(x, fitted, weights, robust), x.shape[1])
     rng = np.random.default_rng(seed)
     draws = free = theta[None, :].copy()
     if bootstraps >= 1:
@@ -198,8 +181,6 @@ def fit_terms(
         residuals=residual,
         r_squared=1 - float(np.sum((y - x @ theta) ** 2)) / middle if middle else 1.0,
         relative_error=float(NORMAL_MAD * np.median(np.abs(residual))),
-        covariance=covariance,
-        undetermined=undetermined,
     )
 
 
@@ -217,25 +198,14 @@ def _solve(x: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return robust_nnls(x, y, weights, tuning=_TUNING, relative=True)
 
 
-def _linear_theory(
-    x: Floats, fitted: Floats, weights: Floats, robust: Floats, residual: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Covariance of theta, directions that no row holds, and the leverage of each row."""
-    rows, terms = x.shape
-    free = rows - terms
-    scale = NORMAL_MAD * float(np.median(np.abs(residual * weights)))
-    sigma = scale * np.sqrt(rows / free) if free > 0 else _NOMINAL_ERROR * float(np.median(weights))
+def _leverage(x: Floats, fitted: Floats, weights: Floats, robust: Floats) -> Floats:
+    """How much of each row's fitted seconds follows its own measured ones, (rows,), 0 to 1."""
     a = x * (np.sqrt(robust) * weights / fitted)[:, None]
     unit = np.sqrt((a**2).sum(axis=0))
     unit[unit == 0] = 1.0
-    left, singular, right = np.linalg.svd(a / unit, full_matrices=True)
-    keep = np.zeros(terms, np.bool_)
-    keep[: len(singular)] = singular > _SINGULAR * max(float(singular[0]), 1e-300)
-    held = right[keep] / singular[keep[: len(singular)]][:, None]
-    covariance = held.T @ held * sigma**2 / np.outer(unit, unit)
-    leverage = (left[:, : len(singular)][:, keep[: len(singular)]] ** 2).sum(axis=1)
-    # A direction d of the scaled terms is one of theta = d / unit; a row x asks for it as x . d / unit.
-    return covariance, np.asarray(right[~keep].T / unit[:, None]), np.asarray(leverage)
+    left, singular, _ = np.linalg.svd(a / unit, full_matrices=False)
+    held = singular > _SINGULAR * max(float(singular[0]), 1e-300)
+    return np.asarray((left[:, held] ** 2).sum(axis=1))
 
 
 def _noise(residual: Floats, weights: Floats, leverage: Floats, terms: int) -> Floats:

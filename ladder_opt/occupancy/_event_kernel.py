@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ladder_opt._jit import njit
 from ladder_opt.occupancy._loop_state import (
+    BASE,
     BLOCK_SIZE,
     CONCURRENCY,
     DECODE_BLOCKS,
@@ -37,6 +38,9 @@ from ladder_opt.occupancy._loop_state import (
     MAX_TOKENS,
     MIN_BATCHED,
     PAUSED,
+    PER_PREFILL_TOKEN,
+    PER_SEQ,
+    PER_SEQUENCE_GATHER,
     PREFILL_ONLY,
     PREFILL_TOKENS,
     RESERVE,
@@ -213,11 +217,11 @@ def advance(
             admits = (known[request] + block_size - 1) // block_size <= free - wanted
         if tokens == 0 and not admits and num_decodes > 0:
             # 1. Decodes alone, until the next event.
-            step = seconds[0]
+            step = seconds[BASE]
             if num_decodes >= min_batched:
                 step = batched_seconds[num_decodes, longest]
             else:
-                step += seconds[1] * own_blocks + seconds[3] * num_decodes
+                step += seconds[PER_SEQUENCE_GATHER] * own_blocks + seconds[PER_SEQ] * num_decodes
             # A waiting request that was not admitted now is not before a finish: free blocks only get fewer.
             watched = np.inf
             if concurrency == 0 and not waiting and arrived < requests and num_running < max_num_seqs:
@@ -321,11 +325,11 @@ def advance(
                 status = STUCK
                 break
             prefill_tokens = max_tokens - budget - decodes
-            step = seconds[0] + seconds[2] * prefill_tokens
+            step = seconds[BASE] + seconds[PER_PREFILL_TOKEN] * prefill_tokens
             if decodes >= min_batched:
-                step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
+                step = batched_seconds[decodes, longest] + seconds[PER_PREFILL_TOKEN] * prefill_tokens
             else:
-                step += seconds[1] * step_blocks + seconds[3] * decodes
+                step += seconds[PER_SEQUENCE_GATHER] * step_blocks + seconds[PER_SEQ] * decodes
                 if sequences is not None:
                     for index in range(num_decodes):
                         sequences[(tick + 1 - start[index] + block_size - 1) // block_size, 1] += 1

@@ -44,6 +44,9 @@ from numpy.typing import NDArray
 ) = range(14)
 # Slots of the float state, in seconds. The loop pauses once NOW reaches UNTIL, or would jump past it idle.
 NOW, BUSY, IDLE, UNTIL, FLOAT_SLOTS = range(5)
+# Slots of a step's seconds, in the cost file's words; base and prefill tokens are of every step, the other
+# two of steps that are not batched.
+BASE, PER_SEQUENCE_GATHER, PER_PREFILL_TOKEN, PER_SEQ, SECONDS_SLOTS = range(5)
 # What is marked of each request, and what a mark holds: the clock and the totals so far.
 SCHEDULED, FIRST_TOKEN, FINISH, MARK_KINDS = range(4)
 (
@@ -85,7 +88,7 @@ class Rules(NamedTuple):
 
     Attributes:
         limits: integer slots above.
-        seconds: base, per_sequence_gather, per_prefill_token, per_seq of steps that are not batched.
+        seconds: slots of a step's seconds above; the base of a batched step is in `batched_seconds`.
         batched_seconds: (max_num_seqs + 1, max_num_blocks + 1), seconds of a batched step by its size.
     """
 

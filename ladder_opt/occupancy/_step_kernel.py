@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ladder_opt._jit import njit
 from ladder_opt.occupancy._loop_state import (
     ARRIVED,
+    BASE,
     BLOCK_SIZE,
     BUSY,
     CACHING,
@@ -38,6 +39,9 @@ from ladder_opt.occupancy._loop_state import (
     NEXT,
     NOW,
     PAUSED,
+    PER_PREFILL_TOKEN,
+    PER_SEQ,
+    PER_SEQUENCE_GATHER,
     PREEMPTED,
     PREEMPTIONS,
     PREFILL_ONLY,
@@ -364,11 +368,11 @@ def advance(
                     finished += 1
         # 4. The step takes its time.
         prefill_tokens = max_tokens - budget - decodes
-        step = seconds[0] + seconds[2] * prefill_tokens
+        step = seconds[BASE] + seconds[PER_PREFILL_TOKEN] * prefill_tokens
         if decodes >= min_batched:
-            step = batched_seconds[decodes, longest] + seconds[2] * prefill_tokens
+            step = batched_seconds[decodes, longest] + seconds[PER_PREFILL_TOKEN] * prefill_tokens
         else:
-            step += seconds[1] * own_blocks + seconds[3] * decodes
+            step += seconds[PER_SEQUENCE_GATHER] * own_blocks + seconds[PER_SEQ] * decodes
             if sequences is not None:
                 for index in range(decodes):
                     sequences[few_blocks[index], 1] += 1

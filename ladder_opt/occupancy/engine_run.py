@@ -117,13 +117,12 @@ class EngineRun:
         limits[slot.WINDOW] = scheduling.sliding_window or 0
         limits[slot.MOST_BLOCKS] = scheduling.most_admission_blocks(engine)
         limits[slot.CACHING] = self._follows_blocks
-        seconds = (
-            cost.step_seconds.base,
-            cost.replay_seconds.per_sequence_gather,
-            cost.replay_seconds.per_prefill_token,
-            cost.replay_seconds.per_seq,
-        )
-        self._rules = Rules(limits, np.array(seconds), batched_seconds)
+        seconds = np.zeros(slot.SECONDS_SLOTS)
+        seconds[slot.BASE] = cost.step_seconds.base
+        seconds[slot.PER_SEQUENCE_GATHER] = cost.replay_seconds.per_sequence_gather
+        seconds[slot.PER_PREFILL_TOKEN] = cost.replay_seconds.per_prefill_token
+        seconds[slot.PER_SEQ] = cost.replay_seconds.per_seq
+        self._rules = Rules(limits, seconds, batched_seconds)
         none = np.zeros(0, np.int64)
         state, clock = np.zeros(slot.INTEGER_SLOTS, np.int64), np.zeros(slot.FLOAT_SLOTS)
         state[slot.FREE] = engine.usable_kv_blocks

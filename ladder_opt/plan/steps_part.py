@@ -84,11 +84,6 @@ class PlanOccupancy(Part):
         _check_lengths(columns, "occupancy")
         return self
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the columns are there."""
-        return self.steps is not None
-
     def to_steps(self) -> StepHistogram | None:
         """The histogram; None where it was too large to be kept."""
         if self.num_seqs is None or self.num_blocks is None or self.steps is None:

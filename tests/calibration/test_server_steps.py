@@ -60,7 +60,7 @@ def test_half_the_requests_predict_the_others() -> None:
     first_half = np.arange(len(run)) < len(run) // 2
     found = fit_server_steps([run], SERVER, used=[first_half])
     assert found.steps.rows == int((run.trace.output_tokens[first_half] > 1).sum())
-    assert found.steps.seconds_of("base") == pytest.approx(TRUTH["base"], rel=0.05)
+    assert found.steps.terms[0].seconds == pytest.approx(TRUTH["base"], rel=0.05)
 
 
 def test_noise_widens_the_intervals_and_moves_little() -> None:

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.coverage import SETTINGS, coverage
-from ladder_opt.calibration.term_fit import TermFit, fit_terms
+from ladder_opt.calibration.term_fit import _leverage, fit_terms
 
 SIZES = np.array([(s, k) for s in (4, 8, 16, 32) for k in (1, 2, 4, 8, 16)], np.float64)
 
 
-def columns(sizes: NDArray[np.float64] = SIZES) -> dict[str, NDArray[np.float64]]:
-    return {"base": np.ones(len(sizes)), "per_seq": sizes[:, 0], "per_iteration": sizes[:, 1]}
+def columns() -> dict[str, NDArray[np.float64]]:
+    return {"base": np.ones(len(SIZES)), "per_seq": SIZES[:, 0], "per_iteration": SIZES[:, 1]}
 
 
-def seconds(truth: list[float], sizes: NDArray[np.float64] = SIZES) -> NDArray[np.float64]:
-    return truth[0] + truth[1] * sizes[:, 0] + truth[2] * sizes[:, 1]
+def seconds(truth: list[float]) -> NDArray[np.float64]:
+    return np.asarray(truth[0] + truth[1] * SIZES[:, 0] + truth[2] * SIZES[:, 1])
 
 
 @given(
@@ -108,30 +108,13 @@ def test_the_same_seed_gives_the_same_draws() -> None:
     assert (fit_terms(columns(), measured, seed=6).draws != one.draws).any()
 
 
-def fitted(sizes: NDArray[np.float64], sigma: float = 0.05, seed: int = 0) -> TermFit:
-    noise = np.exp(sigma * np.random.default_rng(seed).standard_normal(len(sizes)))
-    return fit_terms(columns(sizes), seconds([1.0, 0.02, 0.1], sizes) * noise, bootstraps=1)
-
-
-def test_predictions_are_least_sure_far_from_the_rows() -> None:
-    fit = fitted(SIZES[SIZES[:, 1] <= 4])
-    at = np.array([[8.0, 2.0], [8.0, 16.0], [8.0, 64.0]])
-    error = fit.standard_error(columns(at)) / fit.predict(columns(at))
-    assert error[0] < error[1] < error[2]
-
-
-def test_standard_errors_are_those_of_repeated_fits() -> None:
-    at = columns(np.array([[32.0, 64.0]]))
-    predictions = [float(fitted(SIZES, seed=seed).predict(at)[0]) for seed in range(80)]
-    claimed = [float(fitted(SIZES, seed=seed).standard_error(at)[0]) for seed in range(80)]
-    assert float(np.median(claimed)) == pytest.approx(float(np.std(predictions)), rel=0.35)
-
-
-def test_what_rows_say_nothing_of_is_infinitely_unsure() -> None:
-    same = np.array([[8.0, 2.0]] * 6)
-    fit = fitted(same)
-    assert np.isfinite(fit.standard_error(columns(same))).all()
-    assert np.isinf(fit.standard_error(columns(np.array([[32.0, 2.0]])))).all()
+def test_leverages_are_the_diagonal_of_the_hat_matrix() -> None:
+    x = np.column_stack(list(columns().values()))
+    ones = np.ones(len(x))
+    hat = x @ np.linalg.inv(x.T @ x) @ x.T
+    np.testing.assert_allclose(_leverage(x, ones, ones, ones), np.diag(hat), rtol=1e-9)
+    twice = np.column_stack([x, 2 * x[:, 1]])  # a mix of others adds nothing
+    np.testing.assert_allclose(_leverage(twice, ones, ones, ones), np.diag(hat), rtol=1e-9)
 
 
 def test_a_single_row_is_fitted_by_one_term() -> None:
