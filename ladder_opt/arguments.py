@@ -58,21 +58,24 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError:  # too many or too few: Python says so itself
             return function(*args, **kwargs)
         hints = _hints(function)
-        for name, value in given.items():
+        for name, value in bound.arguments.items():
             if name in hints and not _fits(value, hints[name]):
                 expected = _expected(hints[name], value)
                 raise UsageError(f"{function.__name__}: found {_shown(value)} as {name}, expected {expected}")
-        return function(*args, **kwargs)
+            bound.arguments[name] = plain_number(value)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
 
 def check_fields(made: object) -> None:
     """Refuse a dataclass with fields of other types than its annotations name; for its `__post_init__`.
+
+    Numbers of other libraries become Python's own.
 
     Raises:
         UsageError: with the field, what was found and what was expected.
@@ -84,6 +87,16 @@ def check_fields(made: object) -> None:
             raise UsageError(
                 f"{kind.__name__}: found {_shown(value)} as {name}, expected {_expected(hint, value)}"
             )
+        object.__setattr__(made, name, plain_number(value))
+
+
+def plain_number(value: Any) -> Any:
+    """A number of another library (numpy's int64, float32) as Python's own; anything else as it is."""
+    if type(value) in (bool, int, float):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 @functools.cache

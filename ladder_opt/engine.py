@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ladder_opt.arguments import plain_number
 from ladder_opt.errors import InputError, UsageError, one_of
 from ladder_opt.files import read_text
 
@@ -41,7 +42,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
+            value = plain_number(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
             if value is None and field.name == "num_kv_blocks":
                 continue
             if isinstance(value, bool) or not isinstance(value, int):

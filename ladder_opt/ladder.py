@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ladder_opt.arguments import checked
+from ladder_opt.arguments import checked, plain_number
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
 
@@ -65,6 +65,11 @@ class Ladders:
     query_lens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("num_seqs", "num_blocks", "query_lens"):
+            rungs = getattr(self, name)
+            if rungs is None or (type(rungs) is tuple and all(type(rung) is int for rung in rungs)):
+                continue
+            object.__setattr__(self, name, tuple(map(plain_number, rungs)))  # lists and arrays do as well
         Ladder(self.num_seqs)
         Ladder(self.num_blocks)
         if self.query_lens is not None:

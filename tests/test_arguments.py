@@ -217,3 +217,18 @@ def test_profiles_are_told() -> None:
     assert "azure2023_conv" in lo.PROFILES
     for name in lo.PROFILES:
         assert len(lo.synthesize(name, requests=3)) == 3
+
+
+def test_numbers_of_numpy_become_pythons_own() -> None:
+    engine = lo.Engine(max_num_seqs=np.int64(8), max_model_len=np.int32(1024))  # type: ignore[arg-type]
+    assert type(engine.max_num_seqs) is type(engine.max_model_len) is int
+    given: Any = [np.int64(4), 8], np.array([3, 8])
+    assert lo.Ladders(*given) == lo.Ladders((4, 8), (3, 8))
+    two: Any = np.int64(2)
+    assert type(lo.Scheduling(n=two).n) is int
+    assert type(lo.SolveOptions(max_variants=two).max_variants) is int
+    steps = lo.StepHistogram(np.array([4, 7]), np.array([3, 5]), np.array([10.0, 20.0]))
+    half: Any = np.float32(0.5)
+    cost = lo.read_cost_model()
+    solved = [lo.solve_ladders(steps, engine, cost, restarts=each) for each in (half, 0.5)]
+    assert solved[0].objective_seconds == solved[1].objective_seconds

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 NORMAL_MAD: Final = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
 _REWEIGHTINGS: Final = 50
 _LEAST_SCALE: Final = 1e-9  # of relative residuals: an exact fit leaves none to take a scale from
+_CELLS_AT_ONCE: Final = 2_000_000  # of draws x rows x terms: some tens of megabytes
 _FLOOR: Final = 1e-3  # of the least time measured: a row whose terms are all zero is fitted by none
 
 Floats = NDArray[np.float64]
@@ -57,7 +58,11 @@ def robust_nnls(
 
 
 def robust_free_fits(x: Floats, y: Floats, weights: Floats, *, tuning: float) -> Floats:
-    """As `robust_nnls` with relative residuals, of seconds (draws, rows) at once and without the bound."""
+    """As `robust_nnls` with relative residuals, of seconds (draws, rows), some at once, without the bound."""
+    at_once = max(1, _CELLS_AT_ONCE // (len(weights) * x.shape[1]))
+    if len(y) > at_once:
+        parts = [y[at : at + at_once] for at in range(0, len(y), at_once)]
+        return np.concatenate([robust_free_fits(x, part, weights, tuning=tuning) for part in parts])
     unit = np.abs(x).max(axis=0)
     unit[unit == 0] = 1.0
     scaled, divisor, floor = x / unit, y, fitted_floor(y)

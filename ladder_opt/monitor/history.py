@@ -88,6 +88,12 @@ def append_history(path: str | Path, record: dict[str, Any]) -> list[str]:
         line = json.dumps(record, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise UsageError(f"append_history: found {error}, expected a record of history_record") from None
+    if record.get("schema") != HISTORY_SCHEMA:
+        raise UsageError(
+            f"append_history: found schema {record.get('schema')!r}, expected a record of history_record"
+        )
+    if Path(path).exists() and not Path(path).is_file():
+        raise InputError("a folder, pipe, socket or device", "a history of drift, a file", path=path)
     folder = Path(os.path.realpath(path)).parent
     with _locked(folder):
         before, told = "", []

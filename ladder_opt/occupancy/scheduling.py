@@ -37,6 +37,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.arguments import plain_number
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError, did_you_mean
 
@@ -77,10 +78,12 @@ class Scheduling:
         ):
             if value is None and name == "sliding-window":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int):
+            plain = plain_number(value)
+            if isinstance(plain, bool) or not isinstance(plain, int):
                 raise UsageError(f"{name}: found {value!r}, expected a whole number")
-            if not least <= value <= most:
+            if not least <= plain <= most:
                 raise UsageError(f"{name}: found {value}, expected {least} to {most}")
+            object.__setattr__(self, name.replace("-", "_"), plain)
 
         if not isinstance(self.prefix_caching, bool):
             raise UsageError(f"prefix-caching: found {self.prefix_caching!r}, expected true or false")

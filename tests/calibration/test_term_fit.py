@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.coverage import SETTINGS, coverage
+from ladder_opt.calibration import robust_fit
 from ladder_opt.calibration.term_fit import _leverage, fit_terms
 
 SIZES = np.array([(s, k) for s in (4, 8, 16, 32) for k in (1, 2, 4, 8, 16)], np.float64)
@@ -127,3 +128,13 @@ def test_a_single_row_is_fitted_by_one_term() -> None:
 def test_nothing_to_fit_is_an_error(names: dict[str, float], rows: list[float]) -> None:
     with pytest.raises(ValueError, match="expected rows and terms"):
         fit_terms(names, rows)
+
+
+def test_draws_fitted_in_parts_are_those_fitted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    x = np.c_[np.ones(40), rng.uniform(1, 9, (40, 2))]
+    y = (x @ [1.0, 0.5, 0.2]) * rng.lognormal(0, 0.05, (30, 40))
+    whole = robust_fit.robust_free_fits(x, y, np.ones(40), tuning=2.0)
+    monkeypatch.setattr(robust_fit, "_CELLS_AT_ONCE", 7 * 40 * 3)
+    parts = robust_fit.robust_free_fits(x, y, np.ones(40), tuning=2.0)
+    assert parts == pytest.approx(whole, rel=1e-4)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ladder_opt.errors import InputError
+from ladder_opt.errors import InputError, UsageError
 from ladder_opt.monitor.drift import drift
 from ladder_opt.monitor.history import HISTORY_SCHEMA, append_history, history_record, read_drift_history
 from tests.plan.plans import STEPS, make_plan
@@ -169,3 +169,13 @@ def test_a_killed_run_leaves_a_whole_history(tmp_path: Path) -> None:
         assert path.read_bytes().endswith(b"\n")
         append_history(path, record())  # no lock outlives the process
         assert len(read_drift_history(path)) == runs + 1
+
+
+def test_what_is_no_record_or_no_file_is_refused(tmp_path: Path) -> None:
+    history = tmp_path / "h.jsonl"
+    with pytest.raises(UsageError, match="found schema None, expected a record of history_record"):
+        append_history(history, {"a": 1})
+    assert not history.exists()
+    os.mkfifo(history)
+    with pytest.raises(InputError, match="pipe"):
+        append_history(history, {"schema": HISTORY_SCHEMA})
