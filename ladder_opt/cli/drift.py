@@ -131,9 +131,9 @@ def run(
 ) -> int:
     """Say what a plan in service costs on new traffic, and under new prices, above the best there.
 
-    Ends with code 1 where that is more than --max-regret. Where the history cannot be added to, the verdict
-    comes all the same: the code is then 1 if the plan has drifted, and 2 if not. Engine, limits, scheduling
-    and replicas are the plan's unless given.
+    Ends with code 1 where that is more than --max-regret. A history in a folder that is not there is refused
+    at once; where it cannot be added to at the end, the verdict comes all the same: the code is then 1 if the
+    plan has drifted, and 2 if not. Engine, limits, scheduling and replicas are the plan's unless given.
     """
     share = parse_share(max_regret, option="--max-regret")
     check_output(
