@@ -135,7 +135,8 @@ def test_command_and_calibrate(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run("-o", rows, *options, "--points", 6, "--kernel", "chunked") == 0
     out = capsys.readouterr().out
     assert out.startswith(f"measured all points asked for: 6 rows in {rows}, 2 of them new\n")
-    assert out.rstrip().endswith(f"options: ladder-opt calibrate {rows} -o COST.json")
+    engine = "--block-size 64 --max-num-seqs 6 --max-model-len 256"
+    assert out.rstrip().endswith(f"next: ladder-opt calibrate {rows} {engine} -o COST.json")
     made = read_measurement_rows(rows)
     assert {(row.layers, row.head_size, row.compiler, row.threads) for row in made} == {(3, 8, "eager", 1)}
     assert all(row.compile_seconds is None for row in made)  # tracing alone compiles nothing
