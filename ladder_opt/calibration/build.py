@@ -35,7 +35,7 @@ from ladder_opt.calibration.samples import STEP, Samples
 from ladder_opt.calibration.tables import Table, TableMode, choose_table
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
-from ladder_opt.cost.poor_fit import poor_fit
+from ladder_opt.cost.poor_fit import NO_COMPILES, poor_fit
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError, UsageError
 
@@ -52,7 +52,6 @@ NOTHING_OF_STEPS: Final = (
     "no step was measured: none takes any time under this model, and no plan can be made with it"
 )
 NO_LAYERS: Final = "--layers {} is left aside: no file times a single layer"
-NO_COMPILES: Final = "no compile is priced: rungs look free to a plan, and its warm-up is not told"
 NO_SMALL_STEPS: Final = (
     "replay_seconds.per_sequence_gather was not measured: steps that are not batched take the base alone"
 )

@@ -1,4 +1,4 @@
-"""Where a formula fitted to measurements says little of them: told by `calibrate` and by plans alike."""
+"""Where a fit says little, or nothing of compiles: told by `calibrate` and by plans alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 LEAST_R_SQUARED: Final = 0.8
 """Below it, what the formula misses has more than sqrt(0.2) = 45 % of the measurements' own spread: the
 difference between two sizes, which is what rungs are chosen by, is then about as much chance as size."""
+NO_COMPILES: Final = "no compile is priced: rungs look free to a plan, and its warm-up is not told"
 NEAR: Final = 0.1
 """Rows this near to the formula, 9 of 10 of them, are fitted well whatever R2 says: they hardly differ."""
 

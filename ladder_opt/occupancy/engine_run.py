@@ -175,6 +175,7 @@ class EngineRun:
             arrival_seconds = None if arrival_seconds is None else np.repeat(arrival_seconds, children)
         self.requests += len(prompt)
         none = np.zeros(len(prompt), np.int64)
+        full_attention = self._scheduling.sliding_window is None
         loaded, progress = self._loaded, self._progress
         if arrival_seconds is not None:
             loaded = loaded._replace(arrival=np.concatenate((loaded.arrival, arrival_seconds)))
@@ -186,12 +187,10 @@ class EngineRun:
             computed=np.concatenate((progress.computed, none)),
             blocks=np.concatenate((progress.blocks, none)),
             preempted=np.concatenate((progress.preempted, none)),
+            dropped=progress.dropped if full_attention else np.concatenate((progress.dropped, none)),
         )
         if self._scheduling.policy == "priority":
             self._priority = np.concatenate((self._priority, none if priority is None else priority))
-        if self._scheduling.sliding_window is not None:
-            dropped = np.concatenate((progress.dropped, none))
-            self._progress = self._progress._replace(dropped=dropped)
 
     def _feed_what_is_cached(
         self, prompt: Integers, hash_ids: HashIds | None, cached_tokens: Integers | None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.cost.model import CostModel
-from ladder_opt.cost.poor_fit import poor_fit
+from ladder_opt.cost.poor_fit import NO_COMPILES, poor_fit
 from ladder_opt.solve.price import LadderPrice
 
 NOTICEABLE: Final = 0.05  # of the plan's step seconds, compile seconds, or cost
@@ -45,7 +45,7 @@ def _no_compiles(cost: CostModel) -> list[str]:
     """Whether the fit had no compile to go by: then rungs cost nothing."""
     if cost.compile_table is not None or any(cost.compile_seconds.model_dump().values()):
         return []
-    return ["compile_seconds: none was measured, so rungs look free here, and the warm-up is not told"]
+    return [NO_COMPILES]
 
 
 def _misses(cost: CostModel) -> list[str]:

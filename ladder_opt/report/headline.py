@@ -8,6 +8,7 @@ from ladder_opt.report.certainty import certainty_text, knee_text, synthetic_not
 from ladder_opt.report.contents import Contents
 from ladder_opt.report.names import without_folders
 from ladder_opt.report.sentences import (
+    busy_share_text,
     capital,
     engines_text,
     has_prices,
@@ -94,7 +95,7 @@ def _why(plan: Plan, default_seconds: float) -> str:
 def _context(plan: Plan) -> list[str]:
     """What the numbers are of, and how much of the work they cover."""
     engine, result, replay = plan.engine, plan.result, plan.provenance.replay
-    requests, busy_seconds = number_in(replay, "requests"), number_in(replay, "busy_seconds")
+    requests, share = number_in(replay, "requests"), busy_share_text(plan)
     traffic = "A histogram of steps" if requests is None else f"{requests:,} requests on {engines_text(plan)}"
     limits = (
         f"at most {engine.max_num_seqs:,} sequences at a time and {engine.max_model_len:,} tokens a sequence"
@@ -103,9 +104,8 @@ def _context(plan: Plan) -> list[str]:
     work = f"{steps.batched:,.0f} of {steps.total:,.0f} decode steps are batched"
     if plan.target == "plugin" and steps.batched:
         work += ", and only there ladders matter"
-    if busy_seconds:
-        batched = result.step_seconds - (result.sequences.step_seconds if result.sequences else 0.0)
-        work += f": {batched / busy_seconds:.0%} of the engines' busy time"
+    if share:
+        work += f": {share}"
     return [f"{traffic}, {'each of' if plan.replicas > 1 else 'of'} {limits}.", f"{work}."]
 
 

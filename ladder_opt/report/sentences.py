@@ -91,11 +91,19 @@ def context_lines(plan: Plan) -> list[str]:
         prices += f"; {rounds} rounds of replay and solve"
     steps = result.steps
     work = f"{steps.total:,.0f} decode steps, {steps.batched:,.0f} of them batched"
-    busy_seconds = number_in(replay, "busy_seconds")
-    if busy_seconds:
-        batched = result.step_seconds - (result.sequences.step_seconds if result.sequences else 0.0)
-        work += f", {batched / busy_seconds:.0%} of the engines' busy time"
+    share = busy_share_text(plan)
+    if share:
+        work += f", {share}"
     return [f"{traffic} ({limits})", prices, work]
+
+
+def busy_share_text(plan: Plan) -> str | None:
+    """How much of the engines' time batched steps take; None where no replay says how busy they were."""
+    busy_seconds, result = number_in(plan.provenance.replay, "busy_seconds"), plan.result
+    if not busy_seconds:
+        return None
+    batched = result.step_seconds - (result.sequences.step_seconds if result.sequences else 0.0)
+    return f"{batched / busy_seconds:.0%} of the engines' busy time"
 
 
 _LIMITS = ("max_variants", "warmup_budget_seconds", "guard", "num_seqs", "num_blocks")

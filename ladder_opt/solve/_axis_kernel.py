@@ -24,12 +24,12 @@ def _edge(
     along_rows: bool,
     low: int,
     high: int,
-    rows: RowTerms,
+    terms: RowTerms,
     base: int,
     other: NDArray[np.int64],
 ) -> tuple[float, int, float]:
     """From position low to rung high (position p is candidate p - 1), against the other axis above base."""
-    cumulative, step_seconds, price, compile_seconds, first_column, reach = rows
+    cumulative, step_seconds, price, compile_seconds, first_column, reach = terms
     seconds = 0.0
     variants = 0
     compiles = 0.0
@@ -75,7 +75,7 @@ def trace_back(parent: NDArray[np.int64], chosen: NDArray[np.int64]) -> int:
 @njit(cache=True, nogil=True)
 def best_ladder(
     along_rows: bool,
-    rows: RowTerms,
+    terms: RowTerms,
     lowest_below: NDArray[np.int64],
     other: NDArray[np.int64],
     chosen: NDArray[np.int64],
@@ -84,7 +84,7 @@ def best_ladder(
 
     Args:
         along_rows: True to choose rows given columns, False to choose columns given rows.
-        rows: what edges are priced with.
+        terms: what edges are priced with.
         lowest_below: (candidates + 1,) the lowest position that may be the rung below each one.
         other: the rungs on the other axis, candidates' indices, ascending.
         chosen: (candidates,), filled with the rungs.
@@ -92,7 +92,7 @@ def best_ladder(
     Returns:
         (seconds, number of rungs).
     """
-    cumulative, step_seconds, price, _, first_column, reach = rows
+    cumulative, step_seconds, price, _, first_column, reach = terms
     size = chosen.size
     best = np.full(size + 1, HUGE)
     parent = np.full(size + 1, -1, np.int64)
@@ -100,7 +100,7 @@ def best_ladder(
     if along_rows:
         for high in range(1, size + 1):
             for low in range(lowest_below[high], high):
-                seconds, _, _ = _edge(True, low, high, rows, 0, other)
+                seconds, _, _ = _edge(True, low, high, terms, 0, other)
                 if best[low] + seconds < best[high]:
                     best[high] = best[low] + seconds
                     parent[high] = low
@@ -135,7 +135,7 @@ def best_ladder(
 @njit(cache=True, nogil=True)
 def all_edges(
     along_rows: bool,
-    rows: RowTerms,
+    terms: RowTerms,
     lowest_below: NDArray[np.int64],
     base: int,
     other: NDArray[np.int64],
@@ -146,7 +146,7 @@ def all_edges(
         (seconds, variants, compile seconds), each (size + 1, size + 1), filled from lowest_below[high] to
         high - 1. Variants are whole numbers.
     """
-    cumulative, step_seconds, price, compile_seconds, first_column, reach = rows
+    cumulative, step_seconds, price, compile_seconds, first_column, reach = terms
     size = lowest_below.size - 1
     seconds = np.zeros((size + 1, size + 1))
     variants = np.zeros((size + 1, size + 1))
@@ -155,7 +155,7 @@ def all_edges(
         for high in range(1, size + 1):
             for low in range(lowest_below[high], high):
                 seconds[high, low], variants[high, low], compiles[high, low] = _edge(
-                    True, low, high, rows, base, other
+                    True, low, high, terms, base, other
                 )
         return seconds, variants, compiles
     # One row of the result after another: it stays in the cache while the rungs add to it.
@@ -234,7 +234,7 @@ def path(
 @njit(cache=True, nogil=True)
 def pareto_ladders(
     along_rows: bool,
-    rows: RowTerms,
+    terms: RowTerms,
     lowest_below: NDArray[np.int64],
     base: int,
     other: NDArray[np.int64],
@@ -267,7 +267,7 @@ def pareto_ladders(
         Labels as (seconds, variants, compile seconds, parent label, position), and where those of whole
         ladders start (-1: given up); from there to the end each is one ladder, followed through its parents.
     """
-    edges = all_edges(along_rows, rows, lowest_below, base, other)
+    edges = all_edges(along_rows, terms, lowest_below, base, other)
     labels: tuple[
         NDArray[np.float64],
         NDArray[np.int64],

@@ -120,3 +120,11 @@ def test_the_built_in_model_is_quiet_where_it_was_measured_and_tells_where_not()
     long = Engine(max_num_seqs=8, max_model_len=1024 * 128)
     plan = evaluate(STEPS, Ladders((8,), (1024,)), read_cost_model(), engine=long)
     assert any("fitted to num_seqs 4 to 32, num_blocks 4 to 128" in line for line in plan.warnings)
+
+
+def test_a_fit_without_compiles() -> None:
+    fit = {"range": {"step": WHOLE, "compile": WHOLE}}
+    assert told(make_cost(fit=fit, compile_seconds={})) == [
+        "no compile is priced: rungs look free to a plan, and its warm-up is not told"
+    ]
+    assert told(make_cost(compile_seconds={})) == []  # nobody fitted it: free compiles may be meant

@@ -388,6 +388,19 @@ def test_an_engine_that_falls_behind_is_told() -> None:
     )
 
 
+def test_traffic_that_is_hardly_ever_batched_is_told() -> None:
+    """A burst of four, then one request at a time for long."""
+    arrivals = np.r_[np.zeros(4), 1000.0 * np.arange(1, 61)]
+    trace = Trace(arrivals, np.full(64, 100), np.r_[np.full(4, 3), np.full(60, 900)])
+    plan = tune(trace, make_cost(), engine=ENGINE)
+    found = simulate(trace, ENGINE, make_cost(), ladders=Ladders(plan.num_seqs, plan.num_blocks))
+    share = plan.result.step_seconds / found.busy_seconds
+    assert 0 < share < 0.01
+    assert plan.warnings == (
+        f"batched steps are {share:.2%} of the engines' busy time: ladders change next to nothing here",
+    )
+
+
 def test_warnings_of_reading_come_first() -> None:
     plan = tune(FEW, make_cost(), engine=ENGINE, warnings=["first"])
     assert plan.warnings[0] == "first"

@@ -18,7 +18,7 @@ from ladder_opt.occupancy.sequences import SequenceHistogram
 from ladder_opt.solve.api import solve_frontier_of, solve_ladders
 from ladder_opt.solve.price import best_absent_rung, price_ladders, value_rungs
 from ladder_opt.solve.problem import Limits
-from ladder_opt.solve.result import RELATIVE_TOLERANCE, Status
+from ladder_opt.solve.result import RELATIVE_TOLERANCE, SolveResult, Status
 from tests import oracles
 from tests.seeds import seeds
 from tests.solve.test_product import cost_of, random_instance, steps_of
@@ -129,6 +129,19 @@ def price(
     return steps + batched.restarts * compiles, len(variants), compiles
 
 
+def solve_shared(shared: Shared, limits: Limits, pins: Ladders | None = None) -> SolveResult:
+    """What the solver makes of an instance."""
+    return solve_ladders(
+        shared.steps,
+        shared.engine,
+        shared.cost,
+        restarts=shared.batched.restarts,
+        limits=limits,
+        pins=pins,
+        target="spyre-env",
+    )
+
+
 def every_choice(
     shared: Shared, pinned_queries: tuple[int, ...] | None = None
 ) -> list[tuple[tuple[float, int, float], tuple[tuple[int, ...], ...]]]:
@@ -163,25 +176,9 @@ def test_equals_brute_force_over_all_three_ladders(seed: int) -> None:
     pins = Ladders((), (), query_lens=pinned)
     if not allowed:
         with pytest.raises(SolveError, match=f"--max-variants: found {max_variants}, expected at least"):
-            solve_ladders(
-                shared.steps,
-                shared.engine,
-                shared.cost,
-                restarts=shared.batched.restarts,
-                limits=limits,
-                pins=pins,
-                target="spyre-env",
-            )
+            solve_shared(shared, limits, pins)
         return
-    result = solve_ladders(
-        shared.steps,
-        shared.engine,
-        shared.cost,
-        restarts=shared.batched.restarts,
-        limits=limits,
-        pins=pins,
-        target="spyre-env",
-    )
+    result = solve_shared(shared, limits, pins)
     expected = min(p[0] for p in allowed)
     assert result.status is Status.OPTIMAL
     assert result.objective_seconds == pytest.approx(expected, rel=RELATIVE_TOLERANCE, abs=1e-12)

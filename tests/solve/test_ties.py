@@ -21,12 +21,12 @@ from ladder_opt.errors import SolveError
 from ladder_opt.ladder import Ladders
 from ladder_opt.solve.api import solve_ladders
 from ladder_opt.solve.problem import Limits
-from ladder_opt.solve.result import Status
+from ladder_opt.solve.result import SolveResult, Status
 from ladder_opt.solve.robust import Workload, solve_robust
 from tests import oracles
 from tests.solve.test_product import cost_of, engine_of, steps_of
 from tests.solve.test_ragged import ragged_price
-from tests.solve.test_spyre_env import every_choice, price, random_shared
+from tests.solve.test_spyre_env import every_choice, price, random_shared, solve_shared
 
 MANY = settings(max_examples=max(300, (settings.default or settings()).max_examples))
 SEEDS = st.integers(0, 10**9)
@@ -90,6 +90,18 @@ def assert_best(found: tuple[float, int, float], best: tuple[float, int]) -> Non
     assert found[1] == best[1]
 
 
+def solve_as_known(instance: oracles.Instance, best: object | None, **asked: Any) -> SolveResult | None:
+    """The proven result; None where no ladders are within the limits, which the solver has to say too."""
+    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
+    if best is None:
+        with pytest.raises(SolveError):
+            solve_ladders(*problem, restarts=instance.restarts, **asked)
+        return None
+    result = solve_ladders(*problem, restarts=instance.restarts, **asked)
+    assert result.status is Status.OPTIMAL
+    return result
+
+
 @MANY
 @given(SEEDS, st.sampled_from(["", "num_seqs", "num_blocks"]))
 def test_product_ladders(seed: int, pinned: str) -> None:
@@ -105,14 +117,9 @@ def test_product_ladders(seed: int, pinned: str) -> None:
         blocks = [blocks[int(rng.integers(len(blocks)))]]
         pins = Ladders((), blocks[0])
     best = best_of((oracles.price(instance, s, b) for s, b in itertools.product(seqs, blocks)), limits)
-    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
-    asked: dict[str, Any] = {"restarts": instance.restarts, "limits": limits, "pins": pins}
-    if best is None:
-        with pytest.raises(SolveError):
-            solve_ladders(*problem, **asked)
+    result = solve_as_known(instance, best, limits=limits, pins=pins)
+    if best is None or result is None:
         return
-    result = solve_ladders(*problem, **asked)
-    assert result.status is Status.OPTIMAL
     assert_best(oracles.price(instance, result.ladders.num_seqs, result.ladders.num_blocks), best)
 
 
@@ -128,14 +135,9 @@ def test_ragged_ladders(seed: int) -> None:
         for chosen in itertools.product(blocks, repeat=len(s))
     )
     best = best_of(every, limits)
-    problem = (steps_of(instance), engine_of(instance), cost_of(instance))
-    asked: dict[str, Any] = {"restarts": instance.restarts, "limits": limits, "structure": "ragged"}
-    if best is None:
-        with pytest.raises(SolveError):
-            solve_ladders(*problem, **asked)
+    result = solve_as_known(instance, best, limits=limits, structure="ragged")
+    if best is None or result is None:
         return
-    result = solve_ladders(*problem, **asked)
-    assert result.status is Status.OPTIMAL
     assert result.ladders.ragged is not None
     of = dict(zip(result.ladders.num_seqs, result.ladders.ragged, strict=True))
     assert_best(ragged_price(instance, of), best)
@@ -156,14 +158,7 @@ def test_ladders_of_the_spyre_plugin(seed: int) -> None:
     best = best_of(priced, limits)
     if best is None:
         return
-    result = solve_ladders(
-        shared.steps,
-        shared.engine,
-        shared.cost,
-        restarts=shared.batched.restarts,
-        limits=limits,
-        target="spyre-env",
-    )
+    result = solve_shared(shared, limits)
     assert result.status is Status.OPTIMAL
     ladders = result.ladders
     assert_best(price(shared, ladders.num_seqs, ladders.num_blocks, ladders.query_lens or ()), best)
