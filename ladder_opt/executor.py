@@ -1,4 +1,4 @@
-"""Where independent work runs: on the cores here, or on a Dask cluster, both through joblib.
+"""Where independent work runs: on threads here, or on a Dask cluster through joblib.
 
 Results come back in the order of the tasks, so what is added up in that order does not depend on where it
 ran, nor on how many jobs there were. `docs/design/0014-streams-and-shares.md` says why threads.
@@ -63,7 +63,7 @@ class Executor:
         """Workers to give tasks to.
 
         Raises:
-            UsageError: no cluster answers, it has no workers, or `distributed` is not installed.
+            UsageError: no cluster answers, it has no workers, or the extra `dask` is not installed.
         """
         if self.dask is None:
             yield _LocalPool(self.jobs or _cores_here())
@@ -121,11 +121,11 @@ class _LocalPool(Pool):
         report = None if progress is None else _Tally(sum(sizes), progress)
         if self.workers == 1 or len(tasks) <= 1:
             return [work(task, report) for task in tasks]
-        import joblib  # noqa: PLC0415  (small work does without)
+        from multiprocessing.pool import ThreadPool  # noqa: PLC0415  (small work does without)
 
-        jobs = min(self.workers, len(tasks))
-        parallel = joblib.Parallel(n_jobs=jobs, backend="threading", batch_size=1)
-        return list(parallel(joblib.delayed(work)(task, report) for task in tasks))
+        # Not concurrent.futures, whose threads are waited for: Ctrl-C would end when a long replay does.
+        with ThreadPool(min(self.workers, len(tasks))) as pool:
+            return list(pool.imap(lambda task: work(task, report), tasks))
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,11 @@ def _cores_here() -> int:
 
 def _connected(address: str) -> Any:
     try:
+        import joblib  # noqa: F401, PLC0415
         from distributed import Client  # noqa: PLC0415
-    except ImportError:
+    except ImportError as error:
         raise UsageError(
-            f"--executor: found {_SCHEME}{address} but no package distributed, expected it (pip install "
+            f"--executor: found {_SCHEME}{address} but no package {error.name}, expected it (pip install "
             "'ladder-opt[dask]')"
         ) from None
     try:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import zstandard
 
 from ladder_opt.bucketer import Bucketer
 from ladder_opt.calibration.api import calibrate
@@ -26,6 +25,7 @@ from ladder_opt.plan.plan import read_plan
 from ladder_opt.plan.resolve import resolve_plan
 from ladder_opt.trace.read import detect_format, holds_timings, read_timed_trace, read_trace
 from ladder_opt.trace.stream import stream_of
+from tests.packing import zstd
 from tests.plan.plans import ENGINE, make_cost, make_plan, make_spyre_plan
 
 SMALL = Engine(max_num_seqs=8, max_model_len=2048)
@@ -165,7 +165,7 @@ def seeds() -> dict[str, Seed]:
         "list.json": json.dumps(_TABLE.to_dict("records"), indent=1).encode(),
         "table.parquet": _parquet(_TABLE),
         "table.csv.gz": gzip.compress(csv, mtime=0),
-        "mooncake.jsonl.zst": zstandard.ZstdCompressor().compress(mooncake),
+        "mooncake.jsonl.zst": zstd(mooncake),
     }  # fmt: skip
     found = {name: Seed(content, (*TRACES, "calibrate")) for name, content in plain.items()}
     measured = {

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from ladder_opt.errors import InputError
 from ladder_opt.trace.read import FORMATS, detect_format, read_trace
 from ladder_opt.trace.table import Trace, within_limits
+from tests.packing import zstd
 
 
 def put(folder: Path, name: str, content: str | bytes) -> Path:
@@ -290,7 +290,7 @@ def test_a_trace_of_lengths_has_no_arrivals(tmp_path: Path) -> None:
     assert (trace.arrival_seconds, len(trace), trace.sources[0].format) == (None, 2, "columns")
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_compressed_files_are_read_as_they_are(tmp_path: Path, pack) -> None:  # type: ignore[no-untyped-def]
     text = b"prompt_tokens,output_tokens,arrival_seconds\n5,1,0\n5,1,0\n"
     trace = read_trace(put(tmp_path, "x", pack(text) + pack(b"7,1,2\n")))
@@ -315,7 +315,7 @@ def test_detection_names_every_format_it_knows(tmp_path: Path) -> None:
 
 
 def test_importing_the_readers_loads_nothing_heavy() -> None:
-    heavy = {"pandas", "pyarrow", "zstandard", "scipy"}
+    heavy = {"pandas", "pyarrow", "scipy"}
     code = f"import sys, ladder_opt.trace.read; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

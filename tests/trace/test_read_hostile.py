@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import zstandard
 
 from ladder_opt.errors import InputError
 from ladder_opt.trace.read import read_trace
 from ladder_opt.trace.readers import csv_file, stored
+from tests.packing import zstd
 
 HEADER = "prompt_tokens,output_tokens,arrival_seconds\n"
 COUNT = "an integer from 0 to 2147483647"
@@ -59,14 +59,14 @@ def test_damaged_compression(tmp_path: Path) -> None:
     )
     path = put(tmp_path, b"\x1f\x8b\x08\x00junk-and-more-junk")
     assert message(path).startswith(f"{path}: found damaged gzip data (")
-    packed = zstandard.ZstdCompressor().compress(os.urandom(300_000))
+    packed = zstd(os.urandom(300_000))
     path = put(tmp_path, packed[:-100])
     assert message(path).startswith(f"{path}: found zstd data cut off after ")
     path = put(tmp_path, packed[:4] + b"junk" * 10)
     assert message(path).startswith(f"{path}: found damaged zstd data (")
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_compression_bomb_stops_at_the_limit(tmp_path: Path, pack, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     path = put(tmp_path, pack(b"0" * 10_000_000))
     monkeypatch.setattr(stored, "MAX_BYTES", 1_000_000)

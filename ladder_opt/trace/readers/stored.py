@@ -13,13 +13,13 @@ import stat
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ladder_opt.errors import InputError
 from ladder_opt.files import open_to_read
 
 MAX_BYTES = 2 << 30  # of text in memory, compressed or not; a bomb stops here
 _CHUNK_BYTES = 1 << 20
-_ZSTD_CHUNK_BYTES = 1 << 12  # zstd grows a chunk up to 32768-fold: small ones keep a bomb small
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -114,49 +114,49 @@ def _read(path: str | Path) -> bytes:
     return raw
 
 
-def _too_large(path: str) -> InputError:
-    return InputError(f"more than {MAX_BYTES} bytes when decompressed", "a trace of at most that", path=path)
-
-
 def _gunzip(raw: bytes, path: str) -> bytes:
     parts: list[bytes] = []
-    size = 0
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                parts.append(chunk)
-                size += len(chunk)
-                if size > MAX_BYTES:
-                    raise _too_large(path)
+            _drain(stream, parts, path)
     except EOFError:
-        raise InputError(
-            f"gzip data cut off after {size} bytes of content", "a whole gzip file", path=path
-        ) from None
+        raise _cut_off("gzip", parts, path) from None
     except (OSError, zlib.error) as error:
         raise InputError(f"damaged gzip data ({error})", "a whole gzip file", path=path) from None
     return b"".join(parts)
 
 
 def _unzstd(raw: bytes, path: str) -> bytes:
-    import zstandard  # noqa: PLC0415 - only for the files that need it
+    import pyarrow as pa  # noqa: PLC0415 - only for the files that need it
 
     parts: list[bytes] = []
-    size = 0
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    stream = io.BytesIO(raw)
     try:
-        while chunk := stream.read(_ZSTD_CHUNK_BYTES):
-            while chunk:
-                if frame.eof:
-                    frame = zstandard.ZstdDecompressor().decompressobj()
-                out = frame.decompress(chunk)
-                chunk = frame.unused_data if frame.eof else b""
-                parts.append(out)
-                size += len(out)
-                if size > MAX_BYTES:
-                    raise _too_large(path)
-    except zstandard.ZstdError as error:
-        raise InputError(f"damaged zstd data ({error})", "a whole zstd file", path=path) from None
-    if not frame.eof:
-        raise InputError(f"zstd data cut off after {size} bytes of content", "a whole zstd file", path=path)
+        with pa.CompressedInputStream(pa.BufferReader(raw), "zstd") as stream:
+            _drain(stream, parts, path)
+    except OSError as error:
+        if str(error) == "Truncated compressed stream":
+            raise _cut_off("zstd", parts, path) from None
+        reason = str(error).removeprefix("ZSTD decompress failed: ")
+        raise InputError(f"damaged zstd data ({reason})", "a whole zstd file", path=path) from None
     return b"".join(parts)
+
+
+def _drain(stream: Any, parts: list[bytes], path: str) -> None:
+    """Read all that a stream holds, in chunks, so that what came before an error is known.
+
+    Raises:
+        InputError: it is more than `MAX_BYTES`.
+    """
+    size = 0
+    while chunk := stream.read(_CHUNK_BYTES):
+        parts.append(chunk)
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise InputError(
+                f"more than {MAX_BYTES} bytes when decompressed", "a trace of at most that", path=path
+            )
+
+
+def _cut_off(kind: str, parts: list[bytes], path: str) -> InputError:
+    size = sum(map(len, parts))
+    return InputError(f"{kind} data cut off after {size} bytes of content", f"a whole {kind} file", path=path)
