@@ -10,7 +10,7 @@ of the replay, `--batches` are drawn. Then both ladders, the default ones and th
   ratio of their seconds compared with the ratio predicted.
 
 Seconds are CPU time of the one thread that computes, lower quartiles of `--rounds` calls: on a busy machine
-the wall's scatter.
+the wall's scatter. Memory freed stays with the process, as in `ladder_opt/measurement/heap.py`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.measurement.api import Measurements, measure
+from ladder_opt.measurement.heap import kept_heap
 from ladder_opt.measurement.model_shape import ModelShape
 from ladder_opt.measurement.options import MeasureOptions
 from ladder_opt.occupancy.histogram import StepHistogram
@@ -349,7 +350,8 @@ def run(
         say(f"warmed up {contender.name}: {contender.warmup_seconds:.1f} s of CPU")
         with cache_folder(folder / contender.name):
             taken.append(runner.warm_up(contender))
-    _turns(runner, contenders, taken, runner.inputs(drawn), rounds=rounds, seed=options.seed)
+    with kept_heap():
+        _turns(runner, contenders, taken, runner.inputs(drawn), rounds=rounds, seed=options.seed)
     return Outcome(contenders, measured, cost, (*measured.warnings, *fitted.warnings))
 
 
