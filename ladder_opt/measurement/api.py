@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
+import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,33 +198,24 @@ class _Run:
 
     def fits(self, kernel: str) -> dict[str, TermFit]:
         """Of the rows so far: `step`, and `compile` where compiles were timed."""
-        made = {}
+        return {name: _fit(kernel, name, rows) for name, rows in self._rows_of_fits(kernel).items()}
+
+    def _rows_of_fits(self, kernel: str) -> dict[str, list[MeasurementRow]]:
         timed = self.measured(kernel)
-        compiled = [row for row in timed if row.compile_seconds is not None]
-        empty = Candidates(kernel, np.empty(0, np.int64), np.empty(0, np.int64))
-        if timed:
-            made["step"] = fit_terms(
-                empty.with_points([_point(row) for row in timed]).step_terms(),
-                [row.step_seconds or 0.0 for row in timed],
-                spread=[row.step_spread for row in timed],
-                bootstraps=0,
-            )
-        if compiled:
-            made["compile"] = fit_terms(
-                empty.with_points([_point(row) for row in compiled]).compile_terms(),
-                [row.compile_seconds or 0.0 for row in compiled],
-                bootstraps=0,
-            )
-        return made
+        rows = {"step": timed, "compile": [row for row in timed if row.compile_seconds is not None]}
+        return {name: each for name, each in rows.items() if each}
 
     def expected_errors(self) -> dict[str, dict[str, tuple[float, float]]]:
         """See `Measurements`."""
         found: dict[str, dict[str, tuple[float, float]]] = {}
-        for kernel, each in self.candidates.items():
-            points = list(dict.fromkeys(_point(row) for row in self.measured(kernel)))
-            for name, fit in self.fits(kernel).items():
+        for kernel, every in self.candidates.items():
+            noise = self._noise_of(kernel)
+            for name, rows in self._rows_of_fits(kernel).items():
+                fit = _fit(kernel, name, rows)
                 if fit.rows > len(fit.names):
-                    deviations = expected_error(each, points, name, fit, noise=self._noise_of(kernel))
+                    points = list(dict.fromkeys(map(_point, rows)))
+                    deviations = expected_error(every, points, name, fit, noise=noise)
+                    deviations *= _surprise(kernel, name, rows, noise)
                     errors = np.quantile(_half_normal(deviations), (0.5, 0.9))
                     found.setdefault(kernel, {})[name] = (float(errors[0]), float(errors[1]))
         return found
@@ -282,6 +274,34 @@ class _Run:
             self.progress(f"compiling {point.num_seqs} x {point.num_blocks} again", 0.0)
             bench.compile(point)
             rounds.add_reference(point, row.step_seconds or 0.0)
+
+
+def _fit(kernel: str, name: str, rows: Sequence[MeasurementRow]) -> TermFit:
+    """Of steps' or compiles' seconds to the terms of the rows' sizes."""
+    terms = Candidates(kernel, np.empty(0, np.int64), np.empty(0, np.int64)).with_points(
+        [_point(row) for row in rows]
+    )
+    if name == "step":
+        seconds = [row.step_seconds or 0.0 for row in rows]
+        return fit_terms(terms.step_terms(), seconds, spread=[row.step_spread for row in rows], bootstraps=0)
+    return fit_terms(terms.compile_terms(), [row.compile_seconds or 0.0 for row in rows], bootstraps=0)
+
+
+def _surprise(kernel: str, name: str, rows: Sequence[MeasurementRow], noise: float) -> float:
+    """How many times their expected size the errors are of each row told by the others; at least 1."""
+    squares = []
+    for at, row in enumerate(rows):
+        others = [*rows[:at], *rows[at + 1 :]]
+        fit = _fit(kernel, name, others)
+        if fit.rows <= len(fit.names):
+            return 1.0
+        one = Candidates(kernel, np.array([row.num_seqs]), np.array([row.num_blocks]))
+        expected = expected_error(one, list(dict.fromkeys(map(_point, others))), name, fit, noise=noise)
+        terms = one.step_terms() if name == "step" else one.compile_terms()
+        seconds = row.step_seconds if name == "step" else row.compile_seconds
+        error = (seconds or 0.0) / max(float(fit.predict(terms)[0]), 1e-300) - 1
+        squares.append(error**2 / (float(expected[0]) ** 2 + noise**2))
+    return max(1.0, math.sqrt(float(np.mean(squares))))
 
 
 def _point(row: MeasurementRow) -> Point:

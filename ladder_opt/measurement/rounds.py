@@ -151,6 +151,7 @@ class Rounds:
     def _round(self, points: Sequence[Point]) -> list[float]:
         seconds = [0.0] * len(points)
         for at in self._rng.permutation(len(points)):
+            self.bench.step(points[at])
             timed = self.bench.step(points[at])
             seconds[at] = timed.seconds
             self.machine.wall_ratios.append(timed.wall_seconds / max(timed.seconds, 1e-12))
