@@ -65,6 +65,26 @@ def test_twenty_points_predict_the_whole_grid_within_a_tenth(tmp_path: Path, ker
         assert 0.3 < high / errors[int(0.9 * len(errors))] < 5  # what was said beforehand is of that size
 
 
+@pytest.mark.parametrize("quantity", ["step", "compile"])
+def test_the_error_to_expect_of_a_rough_machine_is_not_that_of_a_smooth_one(
+    tmp_path: Path, quantity: str
+) -> None:
+    """Every sixth number of sequences takes twice as long, which no neighbour in the sizes tells."""
+
+    class Rough(MadeUpMachine):
+        def bend(self, point: Point) -> float:
+            return super().bend(point) * (2.0 if point.num_seqs % 6 == 2 else 1.0)
+
+    options = MeasureOptions(kernels=("chunked",), points=20)
+    said = {}
+    for name, machine in (("rough", Rough(noise=0.02)), ("smooth", MadeUpMachine(noise=0.02))):
+        found = measure(tmp_path / name, ENGINE, options=options, open_bench=machine.opened)
+        _, said[name] = found.expected_errors["chunked"][quantity]
+    errors = prediction_errors(tmp_path / "rough", Rough(), "chunked", quantity)
+    assert 0.6 < said["rough"] / errors[int(0.9 * len(errors))] < 1.6
+    assert said["smooth"] < said["rough"] / 3
+
+
 def test_points_chosen_predict_better_than_random_ones(tmp_path: Path) -> None:
     def worst_error(name: str, points: list[Point] | None, seed: int) -> float:
         machine = MadeUpMachine(misfit=0.05, noise=0.05, seed=seed)
