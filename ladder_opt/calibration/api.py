@@ -40,7 +40,8 @@ def calibrate(
         layers: attention layers of the model, where the files do not say.
         graphs_per_variant: graphs of a compiled variant, where it is not as the files say.
         kernel: whose geometry rung pairs have.
-        table: measured tables in place of formulas: where these do not fit, always, or never.
+        table: tables in place of formulas: "auto" where these do not fit, "always" one of pairs measured,
+            "interpolated" one between the pairs measured, by how far the formula is off there, or "never".
 
     Raises:
         UsageError: no file, or an option out of range.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +34,7 @@ from ladder_opt.calibration.evidence import (
 from ladder_opt.calibration.result import Calibration, CalibrationOptions
 from ladder_opt.calibration.samples import STEP, Samples
 from ladder_opt.calibration.tables import Table, TableMode, choose_table
-from ladder_opt.cost.geometry import get_kernel
+from ladder_opt.cost.geometry import Kernel, get_kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.cost.poor_fit import NO_COMPILES, poor_fit
 from ladder_opt.engine import Engine
@@ -349,24 +350,13 @@ def _tables(
     pairs = samples.take(~combine.is_compile(samples))
     if fits[0] is not None and len(pairs):
         whole = _as_whole_steps(pairs, draft, fits[0])
-        formula = _step_formula(whole, draft)
+        formula = partial(_step_seconds, draft, get_kernel(whole.kernels[0]))
         tables["step"] = choose_table(whole, formula, engine, what="step", mode=mode)
     compiled = samples.take(combine.is_compile(samples))
     if fits[1] is not None and len(compiled):
-        iterations = get_kernel(compiled.kernels[0]).iterations(compiled.num_seqs, compiled.num_blocks)
-        one_graph = (
-            draft.value(COMPILE_BASE)
-            + draft.value(COMPILE_PER_ITERATION) * iterations
-            + draft.value(COMPILE_PER_ITERATION_SQ) * iterations.astype(np.float64) ** 2
-        )
-        table = choose_table(
-            combine.scaled(compiled, float(graphs)),
-            graphs * one_graph,
-            engine,
-            what="compile",
-            mode=mode,
-        )
-        tables["compile"] = table
+        formula = partial(_compile_seconds, draft, get_kernel(compiled.kernels[0]), graphs)
+        whole = combine.scaled(compiled, float(graphs))
+        tables["compile"] = choose_table(whole, formula, engine, what="compile", mode=mode)
     for name, table in tables.items():
         if table.is_refused:
             draft.warnings.append(
@@ -398,13 +388,28 @@ def _as_whole_steps(pairs: Samples, draft: _Draft, part: PartFit) -> Samples:
     return Samples(**{**vars(pairs), "seconds": seconds}).take(kept)
 
 
-def _step_formula(pairs: Samples, draft: _Draft) -> NDArray[np.float64]:
-    kernel = get_kernel(pairs.kernels[0])
+def _step_seconds(
+    draft: _Draft, kernel: Kernel, num_seqs: NDArray[np.int64], num_blocks: NDArray[np.int64]
+) -> NDArray[np.float64]:
     return np.asarray(
         draft.value(BASE)
-        + draft.value(PER_SEQ) * pairs.num_seqs
-        + draft.value(PER_ITERATION) * kernel.iterations(pairs.num_seqs, pairs.num_blocks)
-        + draft.value(PER_GATHER) * kernel.gathers(pairs.num_seqs, pairs.num_blocks)
+        + draft.value(PER_SEQ) * num_seqs
+        + draft.value(PER_ITERATION) * kernel.iterations(num_seqs, num_blocks)
+        + draft.value(PER_GATHER) * kernel.gathers(num_seqs, num_blocks)
+    )
+
+
+def _compile_seconds(
+    draft: _Draft, kernel: Kernel, graphs: int, num_seqs: NDArray[np.int64], num_blocks: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    iterations = kernel.iterations(num_seqs, num_blocks).astype(np.float64)
+    return np.asarray(
+        graphs
+        * (
+            draft.value(COMPILE_BASE)
+            + draft.value(COMPILE_PER_ITERATION) * iterations
+            + draft.value(COMPILE_PER_ITERATION_SQ) * iterations**2
+        )
     )
 
 

@@ -67,7 +67,7 @@ def calibrate_request_records(
         "--layers": options.layers,
         "--graphs-per-variant": options.graphs_per_variant,
         "--kernel": options.kernel,
-        "--table always": "always" if options.table == "always" else None,
+        f"--table {options.table}": None if options.table in {"auto", "never"} else options.table,
     }
     scheduling = Scheduling(prefix_caching=options.prefix_caching)
     warnings = (*found.steps.warnings(), *_reproduced(runs, server, found), NO_PLANS)

@@ -7,7 +7,9 @@ When a table. With `auto`, a table replaces a formula where both hold:
 * a curve does better: the residuals of the monotone curve below have less than half the formula's root mean
   square.
 
-With `always` it does whenever one can be made, with `never` not at all.
+With `always` it does whenever one can be made, with `never` not at all. Where the measurements are no full
+grid up to the engine's limits, `auto` takes an interpolated table (`interpolation.py`) in its place, if that
+tells each pair from the others with less than half of the formula's error; `interpolated` always does.
 
 Which table. Seconds grow with the work, so each curve is an isotonic regression of the measured means,
 joined by monotone cubic pieces (PCHIP), and is never continued beyond its measured ends.
@@ -18,24 +20,34 @@ joined by monotone cubic pieces (PCHIP), and is never continued beyond its measu
   which are then no candidates for rungs.
 
 A cost model's table is a full grid that holds the engine's limits: all num_blocks that every curve covers.
-Without the engine's own top sizes among them there is no table; `always` then is an error, `auto` a warning.
+Without the engine's own top sizes among them no measured table can be made; `always` then is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.calibration.interpolation import (
+    FEWEST_PAIRS,
+    MOST_PAIRS,
+    Interpolation,
+    log_sizes,
+    table_sizes,
+)
 from ladder_opt.calibration.samples import Samples
 from ladder_opt.cost.geometry import Kernel, get_kernel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
 
-TableMode = Literal["auto", "always", "never"]
+TableMode = Literal["auto", "always", "never", "interpolated"]
+Formula = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+"""Seconds of pairs (num_seqs, num_blocks)."""
 MISSES: Final = 0.2
 ASSUMED_NOISE: Final = 0.05
 SMALLEST_NUM_SEQS: Final = 4  # below, no step is batched on Spyre; the table may hold more than is asked for
@@ -96,7 +108,7 @@ class _Curve:
 
 def choose_table(
     samples: Samples,
-    formula: Floats,
+    formula: Formula,
     engine: Engine,
     *,
     what: Literal["step", "compile"],
@@ -106,19 +118,21 @@ def choose_table(
 
     Args:
         samples: of pairs of one kernel.
-        formula: what the formula gives for them, (rows,).
+        formula: what a table would take the place of.
         engine: whose limits the table has to hold.
         what: "step" seconds of whole steps, or "compile" seconds.
         mode: when there is one.
 
     Raises:
-        InputError: `always`, and none can be made.
+        InputError: `always` or `interpolated`, and none can be made.
     """
     if mode == "never" or not len(samples):
         return Table(None, "a formula, as asked" if mode == "never" else "nothing measured", np.nan, np.nan)
     kernel = get_kernel(samples.kernels[0])
-    residual = samples.seconds / np.maximum(formula, 1e-300) - 1
+    residual = samples.seconds / np.maximum(formula(samples.num_seqs, samples.num_blocks), 1e-300) - 1
     formula_error = _root_mean_square(residual)
+    if mode == "interpolated":
+        return _interpolated(samples, formula, engine, formula_error, what=what)
     curves = _curves(samples, kernel, what)
     fitted = np.full(len(samples), np.nan)
     work = _work(kernel, samples.num_seqs, samples.num_blocks, what)
@@ -144,6 +158,10 @@ def choose_table(
         )
         if mode == "always":
             raise InputError(lacks.partition(": ")[2], f"pairs up to num_seqs {top[0]}, num_blocks {top[1]}")
+        with contextlib.suppress(InputError):
+            between = _interpolated(samples, formula, engine, formula_error, what=what)
+            if between.table_error < formula_error / 2:
+                return between
         return Table(None, lacks, formula_error, table_error, is_refused=True)
     rows = []
     blocks = np.array(sizes[1])
@@ -155,6 +173,34 @@ def choose_table(
     reason = (
         f"the formula's residuals are {formula_error:.0%}, those of a monotone curve {by} {table_error:.0%}"
     )
+    return Table(tuple(rows), reason, formula_error, table_error)
+
+
+def _interpolated(
+    samples: Samples, formula: Formula, engine: Engine, formula_error: float, *, what: str
+) -> Table:
+    kernel = get_kernel(samples.kernels[0])
+    measured = formula(samples.num_seqs, samples.num_blocks)
+    places = log_sizes(kernel, samples.num_seqs, samples.num_blocks)
+    pairs = len(np.unique(places, axis=0))
+    if not FEWEST_PAIRS <= pairs <= MOST_PAIRS:
+        raise InputError(
+            f"{what} seconds of {pairs} variants", f"{FEWEST_PAIRS} to {MOST_PAIRS} to interpolate between"
+        )
+    if not (measured > 0).all():
+        raise InputError(f"a formula of {what} seconds that is 0", "one above 0 to interpolate by")
+    sizes = table_sizes(engine, SMALLEST_NUM_SEQS)
+    seqs, blocks = (axis.ravel() for axis in np.meshgrid(*sizes, indexing="ij"))
+    wanted = log_sizes(kernel, seqs, blocks)
+    scale = np.maximum(np.ptp(wanted, axis=0), 1e-9)
+    between = Interpolation.of(places, np.log(samples.seconds / measured), scale)
+    seconds = formula(seqs, blocks) * between.factor(wanted)
+    table_error = between.error_of_the_unseen()
+    reason = (
+        f"the formula's residuals are {formula_error:.0%}; interpolated between {len(between)} variants "
+        f"measured, each told by the others, pairs are off by {table_error:.0%}"
+    )
+    rows = zip(seqs.tolist(), blocks.tolist(), (float(f"{each:.6g}") for each in seconds), strict=True)
     return Table(tuple(rows), reason, formula_error, table_error)
 
 

@@ -53,7 +53,8 @@ def run(
         str,
         typer.Option(
             "--table",
-            help="Measured tables in place of formulas: auto (where these do not fit), always, never.",
+            help="Tables in place of formulas: auto (where these do not fit), always (measured pairs), "
+            "interpolated (between the pairs measured, by how far the formula is off there), never.",
         ),
     ] = "auto",
     name: Annotated[str, typer.Option("--name", help="Name of the cost model.")] = "calibrated",

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ladder_opt.calibration.interpolation import log_sizes, spaced
 from ladder_opt.calibration.term_fit import TermFit
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.engine import Engine
@@ -64,8 +65,8 @@ class Candidates:
         blocks = np.arange(1, engine.max_num_blocks + 1)
         if len(seqs) * len(blocks) > 4 * most:
             side = max(int(np.sqrt(4 * most * len(seqs) / len(blocks))), 4)
-            seqs = _spaced(seqs, side)
-            blocks = _spaced(blocks, 4 * most // len(seqs))
+            seqs = spaced(seqs, side)
+            blocks = spaced(blocks, 4 * most // len(seqs))
         s, m = (axis.ravel() for axis in np.meshgrid(seqs, blocks, indexing="ij"))
         runs = geometry.entries(s, m) < engine.num_pages
         s, m = s[runs], m[runs]
@@ -110,18 +111,9 @@ class Candidates:
 
     def places(self) -> Floats:
         """(candidates, 3): logarithms of sequences, iterations and blocks an iteration; each axis 0 to 1."""
-        geometry = get_kernel(self.kernel)
-        iterations = geometry.iterations(self.num_seqs, self.num_blocks)
-        entries = geometry.entries(self.num_seqs, self.num_blocks)
-        axes = np.log(np.column_stack([self.num_seqs, iterations, entries / self.num_seqs]))
+        axes = log_sizes(get_kernel(self.kernel), self.num_seqs, self.num_blocks)
         low, high = axes.min(axis=0), axes.max(axis=0)
         return np.asarray((axes - low) / np.maximum(high - low, 1e-9))
-
-
-def _spaced(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """At most `count` of the sizes, spaced evenly in their logarithms, the ends among them."""
-    wanted = np.geomspace(sizes[0], sizes[-1], max(count, 2))
-    return np.unique(np.append(wanted.round().astype(np.int64), sizes[[0, -1]]))
 
 
 def next_point(

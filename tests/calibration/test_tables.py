@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder_opt.calibration.api import calibrate
+from ladder_opt.calibration.interpolation import MOST_ROWS, Interpolation, log_sizes, table_sizes
 from ladder_opt.calibration.samples import COMPILE, STEP, Samples
 from ladder_opt.calibration.tables import choose_table
 from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
+from ladder_opt.ladder import default_ladders
 from tests.calibration import measured as made
 
 ENGINE = Engine(max_num_seqs=16, max_model_len=32 * 128)
@@ -119,6 +121,71 @@ def test_attention_rows_become_whole_steps_in_a_table(tmp_path: Path) -> None:
         assert table[s, m] - (odd_step(s, m) - 0.1) == pytest.approx(rest, rel=1e-3)
 
 
+SCATTERED = [(4, 3), (5, 31), (7, 12), (9, 1), (9, 24), (12, 6), (13, 17), (16, 2), (16, 9), (16, 32)]
+
+
+def write_scattered(path: Path, seconds: Callable[[int, int], float]) -> Path:
+    lines = ["num_seqs,num_blocks,seconds", *(f"{s},{m},{seconds(s, m)}" for s, m in SCATTERED)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def bent_step(num_seqs: int, num_blocks: int) -> float:
+    """Steps that fewer sequences make slower, which no term of the formula does."""
+    return float(made.step_seconds(made.STEP, num_seqs, num_blocks) * (16 / num_seqs))
+
+
+def test_scattered_pairs_become_a_table_by_how_far_the_formula_is_off_nearby(tmp_path: Path) -> None:
+    path = write_scattered(tmp_path / "t.csv", bent_step)
+    formula = calibrate(path, ENGINE, table="never").cost
+    found = calibrate(path, ENGINE, table="interpolated")
+    table = table_of(found.cost, "step")
+    assert set(table) == {(s, m) for s in range(4, 17) for m in range(1, 33)}
+    seqs, blocks = (np.array(axis) for axis in zip(*table, strict=True))
+    truth = np.array([bent_step(s, m) for s, m in table])
+    errors = np.abs(np.array(list(table.values())) / truth - 1)
+    assert errors.mean() < 0.5 * np.abs(formula.batched_step_seconds(seqs, blocks) / truth - 1).mean()
+    for s, m in SCATTERED:  # smoothed, not joined through
+        assert table[s, m] == pytest.approx(bent_step(s, m), rel=0.1)
+    assert found.cost.fit is not None
+    told = found.cost.fit["tables"]["step"]
+    assert told["used"] is True
+    assert "interpolated between 10 variants measured, each told by the others" in told["reason"]
+    assert 0.3 * errors.mean() < told["relative_error"] < 5 * errors.mean()
+
+
+def test_where_the_formula_holds_the_interpolated_table_is_the_formula(tmp_path: Path) -> None:
+    path = write_scattered(tmp_path / "t.csv", lambda s, m: made.step_seconds(made.STEP, s, m))
+    cost = calibrate(path, ENGINE, table="interpolated").cost
+    for (s, m), seconds in table_of(cost, "step").items():
+        assert seconds == pytest.approx(made.step_seconds(made.STEP, s, m), rel=1e-3)
+
+
+def test_beyond_the_pairs_measured_the_correction_is_within_theirs() -> None:
+    kernel = get_kernel("chunked")
+    places = log_sizes(kernel, np.array([4, 5, 6, 7, 8, 6]), np.array([1, 2, 3, 4, 5, 6]))
+    between = Interpolation.of(places, np.log([1.0, 1.1, 1.2, 1.3, 1.4, 1.3]), np.ones(3))
+    far = between.factor(log_sizes(kernel, np.array([4, 64, 64]), np.array([900, 1, 900])))
+    assert ((far >= 1.0) & (far <= 1.4)).all()
+
+
+def test_too_few_pairs_to_interpolate_between(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("num_seqs,num_blocks,seconds\n4,1,1\n8,8,2\n16,32,4\n4,32,2\n", encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        calibrate(path, ENGINE, table="interpolated")
+    assert str(error.value) == "found step seconds of 4 variants, expected 6 to 1000 to interpolate between"
+
+
+def test_a_large_engines_table_is_thinned_and_holds_its_default_ladders() -> None:
+    engine = Engine(max_num_seqs=256, max_model_len=131_072)
+    seqs, blocks = table_sizes(engine, 4)
+    assert len(seqs) * len(blocks) <= MOST_ROWS
+    default = default_ladders(engine)
+    assert set(default.num_seqs) <= set(seqs.tolist())
+    assert set(default.num_blocks) <= set(blocks.tolist())
+
+
 @given(st.lists(st.floats(0.1, 100.0), min_size=len(PAIRS), max_size=len(PAIRS)))
 def test_tables_never_fall_with_more_work(seconds: list[float]) -> None:
     for what, quantity in (("step", STEP), ("compile", COMPILE)):
@@ -129,7 +196,7 @@ def test_tables_never_fall_with_more_work(seconds: list[float]) -> None:
             num_blocks=[m for _, m in PAIRS],
             seconds=seconds,
         )
-        found = choose_table(samples, np.ones(len(PAIRS)), ENGINE, what=what, mode="always")  # type: ignore[arg-type]
+        found = choose_table(samples, lambda s, _: np.ones(len(s)), ENGINE, what=what, mode="always")  # type: ignore[arg-type]
         assert found.rows is not None
         by_seqs: dict[int, list[tuple[int, float]]] = {}
         for s, m, value in found.rows:

@@ -125,4 +125,8 @@ def test_designed_points_are_held_against_the_rest_of_the_grid(tmp_path: Path) -
             "compiles": len(rows) - 12,
         }
         assert low <= outcome.worst() < high
-        assert [row["points"] for row in design_points.table_rows(outcome)] == ["12", "12"]
+        assert [row["predictions of"] for row in design_points.table_rows(outcome)] == [
+            f"{what}, {how}" for how in ("by the formula", "interpolated") for what in ("steps", "compiles")
+        ]
+        for name, errors in outcome.between.items():  # the misfit is smooth in the sizes
+            assert np.abs(errors).mean() <= np.abs(outcome.errors[name]).mean() + 1e-4
