@@ -114,7 +114,7 @@ def choose_table(
     what: Literal["step", "compile"],
     mode: TableMode,
 ) -> Table:
-    """A table of measured pairs, if there is to be one.
+    """A table in the formula's place, if there is to be one.
 
     Args:
         samples: of pairs of one kernel.
@@ -128,11 +128,42 @@ def choose_table(
     """
     if mode == "never" or not len(samples):
         return Table(None, "a formula, as asked" if mode == "never" else "nothing measured", np.nan, np.nan)
-    kernel = get_kernel(samples.kernels[0])
     residual = samples.seconds / np.maximum(formula(samples.num_seqs, samples.num_blocks), 1e-300) - 1
     formula_error = _root_mean_square(residual)
     if mode == "interpolated":
         return _interpolated(samples, formula, engine, formula_error, what=what)
+    if mode == "auto" and not _misses(samples, residual):
+        return Table(None, _residuals(residual), formula_error, np.nan)
+    found = _measured(samples, engine, formula_error, what=what)
+    if mode == "always":
+        if found.is_refused:
+            top = f"num_seqs {engine.max_num_seqs}, num_blocks {engine.max_num_blocks}"
+            raise InputError(found.reason.partition(": ")[2], f"pairs up to {top}")
+        return found
+    tables = [found]
+    if found.is_refused:
+        with contextlib.suppress(InputError):
+            tables.insert(0, _interpolated(samples, formula, engine, formula_error, what=what))
+    for each in tables:
+        if each.table_error < formula_error / 2:
+            return each
+    return Table(None, _residuals(residual), formula_error, found.table_error)
+
+
+def _misses(samples: Samples, residual: Floats) -> bool:
+    spread = samples.spread[np.isfinite(samples.spread)]
+    noise = float(np.median(spread)) if len(spread) else ASSUMED_NOISE
+    return float(np.percentile(np.abs(residual), 90)) > max(MISSES, _TIMES_NOISE * noise)
+
+
+def _residuals(residual: Floats) -> str:
+    high = float(np.percentile(np.abs(residual), 90))
+    return f"the formula's residuals are {_root_mean_square(residual):.0%} (90th percentile {high:.0%})"
+
+
+def _measured(samples: Samples, engine: Engine, formula_error: float, *, what: str) -> Table:
+    """A table along curves through the measurements; refused where these do not reach the engine's limits."""
+    kernel = get_kernel(samples.kernels[0])
     curves = _curves(samples, kernel, what)
     fitted = np.full(len(samples), np.nan)
     work = _work(kernel, samples.num_seqs, samples.num_blocks, what)
@@ -142,13 +173,6 @@ def choose_table(
             fitted[at] = curve(work[at : at + 1])[0]
     known = np.isfinite(fitted)
     table_error = _root_mean_square(samples.seconds[known] / fitted[known] - 1) if known.any() else np.nan
-    if mode == "auto":
-        spread = samples.spread[np.isfinite(samples.spread)]
-        noise = float(np.median(spread)) if len(spread) else ASSUMED_NOISE
-        high = float(np.percentile(np.abs(residual), 90))
-        if not (high > max(MISSES, _TIMES_NOISE * noise) and table_error < formula_error / 2):
-            reason = f"the formula's residuals are {formula_error:.0%} (90th percentile {high:.0%})"
-            return Table(None, reason, formula_error, table_error)
     sizes = _sizes(curves, kernel, engine, what)
     top = (engine.max_num_seqs, engine.max_num_blocks)
     if top[0] not in sizes[0] or top[1] not in sizes[1]:
@@ -156,12 +180,6 @@ def choose_table(
             f"the measurements do not reach the engine's limits (num_seqs {top[0]}, num_blocks {top[1]}): "
             f"they cover {_span(sizes[0])} by {_span(sizes[1])}"
         )
-        if mode == "always":
-            raise InputError(lacks.partition(": ")[2], f"pairs up to num_seqs {top[0]}, num_blocks {top[1]}")
-        with contextlib.suppress(InputError):
-            between = _interpolated(samples, formula, engine, formula_error, what=what)
-            if between.table_error < formula_error / 2:
-                return between
         return Table(None, lacks, formula_error, table_error, is_refused=True)
     rows = []
     blocks = np.array(sizes[1])

@@ -154,6 +154,24 @@ def test_scattered_pairs_become_a_table_by_how_far_the_formula_is_off_nearby(tmp
     assert 0.3 * errors.mean() < told["relative_error"] < 5 * errors.mean()
 
 
+def test_auto_interpolates_where_the_formula_misses_scattered_pairs(tmp_path: Path) -> None:
+    def far_off(num_seqs: int, num_blocks: int) -> float:
+        return bent_step(num_seqs, num_blocks) * (16 / num_seqs)
+
+    found = calibrate(write_scattered(tmp_path / "t.csv", far_off), ENGINE)
+    assert found.cost.fit is not None
+    told = found.cost.fit["tables"]["step"]
+    assert told["relative_error"] < told["formula_relative_error"] / 2
+    assert "interpolated between" in told["reason"]
+    assert (
+        found.cost.step_table == calibrate(tmp_path / "t.csv", ENGINE, table="interpolated").cost.step_table
+    )
+    near = calibrate(
+        write_scattered(tmp_path / "u.csv", lambda s, m: made.step_seconds(made.STEP, s, m)), ENGINE
+    )
+    assert near.cost.step_table is None
+
+
 def test_where_the_formula_holds_the_interpolated_table_is_the_formula(tmp_path: Path) -> None:
     path = write_scattered(tmp_path / "t.csv", lambda s, m: made.step_seconds(made.STEP, s, m))
     cost = calibrate(path, ENGINE, table="interpolated").cost
