@@ -10,9 +10,9 @@ as they stand in the file, and Q the lower quartile,
 
 A quartile and not the median, for other work can only make a call slower: of calls on a busy machine the fast
 ones say what the kernel takes. On a calm machine the two hardly differ. The first points of a file, which
-have no references yet, are timed together. Calls within a round are in random order, and each follows a call of
-the same point that does not count: caches hold what it left, not what another point did. The spread of the
-references' calls over the run is the rows' `noise`: how calm the machine was.
+have no references yet, are timed together. Calls within a round are in random order, and each follows a call
+of the same point that does not count: caches hold what it left, not what another point did. The spread of
+the references' calls over the run is the rows' `noise`: how calm the machine was.
 """
 
 from __future__ import annotations
