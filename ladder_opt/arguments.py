@@ -24,6 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOST_SHOWN: Final = 60
+_MOST_BITS: Final = 1_000
+_SEQUENCES: Final = (Sequence, list, tuple)
 _NUMBERS: Final = {int: (numbers.Integral, "a whole number"), float: (numbers.Real, "a number")}
 _LEFT_ALONE: Final = (bool, Any)  # what is true or false will do for a bool, numpy's own as well
 _MADE_BY: Final = {
@@ -87,6 +89,8 @@ def check_fields(made: object) -> None:
             raise UsageError(
                 f"{kind.__name__}: found {_shown(value)} as {name}, expected {_expected(hint, value)}"
             )
+        if hasattr(value, "tolist") and any(get_origin(kind) in _SEQUENCES for kind in _kinds(hint)):
+            value = tuple(value.tolist())  # an array
         object.__setattr__(made, name, plain_number(value))
 
 
@@ -148,14 +152,20 @@ def _fits_one(value: object, kind: Any) -> bool:
     if not isinstance(kind, type) or kind in _LEFT_ALONE:
         return True
     if kind in _NUMBERS:
-        return isinstance(value, _NUMBERS[kind][0]) and not isinstance(value, bool)
+        is_number = isinstance(value, _NUMBERS[kind][0]) and not isinstance(value, bool)
+        return is_number and not _is_beyond_float(value)
     return isinstance(value, kind)
+
+
+def _is_beyond_float(value: object) -> bool:
+    """Whether it is a whole number that no float holds: nothing here has that many of anything."""
+    return isinstance(value, numbers.Integral) and int(value).bit_length() > _MOST_BITS
 
 
 def _fits_generic(value: object, origin: Any, of: tuple[Any, ...]) -> bool:
     if origin is Callable:
         return callable(value)
-    if origin in (Sequence, list, tuple):
+    if origin in _SEQUENCES:
         # An array is no Sequence, and as good as one; text is one, of letters, which nobody means.
         if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
             return False
@@ -175,6 +185,8 @@ def _shown(value: object) -> str:
         return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if _is_beyond_float(value):
+        return "a whole number beyond any count"
     if isinstance(value, str | Path | int | float):
         text = repr(str(value)) if isinstance(value, Path) else repr(value)
         return f"{text[:_MOST_SHOWN]} ({kind})"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ladder_opt.arguments import check_fields
 from ladder_opt.errors import UsageError
 
 Report = Callable[[int], None]
@@ -40,6 +41,7 @@ class Executor:
     dask: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
             raise UsageError(f"--jobs: found {self.jobs}, expected 1 to {MOST_JOBS}")
 

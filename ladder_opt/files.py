@@ -37,6 +37,21 @@ def sha256_of(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder is there; no for a name that cannot be looked up (too long, no permission)."""
+    return os.path.isdir(path)  # noqa: PTH112  (pathlib raises for some names)
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a regular file is there; no for a name that cannot be looked up."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_there(path: str | Path) -> bool:
+    """Whether anything is there; no for a name that cannot be looked up."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
 def open_to_read(path: str | Path) -> IO[bytes]:
     """Open a file for reading bytes.
 

@@ -12,7 +12,7 @@ import pytest
 
 import ladder_opt as lo
 from ladder_opt.arguments import _fits, _hints, checked
-from ladder_opt.errors import UsageError
+from ladder_opt.errors import InputError, UsageError
 from tests.plan.plans import ENGINE, STEPS, make_cost, make_plan, make_trace
 
 FUNCTIONS = {name: getattr(lo, name) for name in lo.__all__ if inspect.isfunction(getattr(lo, name))}
@@ -191,6 +191,23 @@ def test_what_fits_is_let_through() -> None:
             "Limits: found 2.5 (float) as max_variants, expected a whole number",
         ),
         (
+            lambda api: api.SolveOptions(restarts=10**5000),
+            "SolveOptions: found a whole number beyond any count as restarts, expected a number",
+        ),
+        (
+            lambda api: api.SolveOptions(time_limit_seconds=float("nan")),
+            "--time-limit: found nan, expected 0 s or more",
+        ),
+        (
+            lambda api: api.MeasureOptions(time_limit_seconds=-1),
+            "time_limit_seconds: found -1, expected 0 s or more",
+        ),
+        (lambda api: api.Executor(jobs="x"), "Executor: found 'x' (str) as jobs, expected a whole number"),
+        (
+            lambda api: api.Workload(steps=3, restarts=1),
+            "Workload: found 3 (int) as steps, expected StepHistogram, such as lo.read_steps(path).steps",
+        ),
+        (
             lambda api: api.sweep(make_trace(), grid={"max_num_seqs": 8}),
             "sweep: found a dict as grid, expected a mapping to several values",
         ),
@@ -232,3 +249,41 @@ def test_numbers_of_numpy_become_pythons_own() -> None:
     cost = lo.read_cost_model()
     solved = [lo.solve_ladders(steps, engine, cost, restarts=each) for each in (half, 0.5)]
     assert solved[0].objective_seconds == solved[1].objective_seconds
+    pinned: Any = np.array([4, 8])
+    assert lo.SolveOptions(num_seqs=pinned) == lo.SolveOptions(num_seqs=(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            lambda: lo.StepHistogram(np.array([2**63 + 5], np.uint64), np.array([1]), np.array([1.0])),
+            "num_seqs: found 9223372036854775813, expected at most 9223372036854775807",
+        ),
+        (
+            lambda: lo.StepHistogram(np.array([4]), np.array([1]), [10**400]),  # type: ignore[arg-type]
+            "steps: found a number that no float holds, expected a finite one",
+        ),
+        (
+            lambda: lo.Trace(np.array([5, 5]), np.array([1, 1]), cached_tokens=np.array([5, 6])),
+            "line 2: cached_tokens: found 6, expected 0 to the 5 prompt_tokens",
+        ),
+        (
+            lambda: lo.Trace(np.array([5, 5]), np.array([1, 1]), cached_tokens=np.array([-1, 0])),
+            "line 1: cached_tokens: found -1, expected 0 to the 5 prompt_tokens",
+        ),
+    ],
+)
+def test_values_out_of_range(make: Callable[[], Any], line: str) -> None:
+    with pytest.raises(InputError) as error:
+        make()
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lo.read_trace, lo.read_cost_model, lo.read_steps, lo.read_plan, lo.calibrate, lo.read_model_shape],
+)
+def test_names_that_are_too_long_for_a_file(read: Callable[[str], Any]) -> None:
+    with pytest.raises(InputError, match="File name too long, expected "):
+        read("a" * 300)

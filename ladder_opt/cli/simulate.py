@@ -13,7 +13,7 @@ from ladder_opt.cli.options import CostOptions, EngineOptions, LoadOptions, Read
 from ladder_opt.cli.output import exit_code, print_json, progress_bar, warn
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError, one_of
-from ladder_opt.files import check_output
+from ladder_opt.files import check_output, is_there
 from ladder_opt.ladder import Ladders, default_ladders
 from ladder_opt.occupancy.replay import load_warnings, scheduling_notes, simulate
 from ladder_opt.occupancy.sequences_file import write_sequences
@@ -132,7 +132,7 @@ def _named_ladders(name: str, engine: Engine) -> tuple[Ladders, list[str]]:
             block_size=engine.block_size,
         )
         return Ladders(default.num_seqs, blocks), []
-    if not Path(name).exists():
+    if not is_there(name):
         expected = one_of(["default", *PRESETS], name, other=", or a plan file")
         raise UsageError(f"--ladders: found {name!r}, expected {expected}")
     resolved = resolve_plan(read_plan(name), engine, path=name)

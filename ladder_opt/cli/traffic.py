@@ -9,7 +9,7 @@ from pathlib import Path
 from ladder_opt.cli.options import EngineOptions, LoadOptions, ReadOptions, RestartOptions, StepsOptions
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
-from ladder_opt.files import sha256_of
+from ladder_opt.files import is_folder, sha256_of
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.record_file import read_recorded_steps
 from ladder_opt.occupancy.replay import scheduling_notes
@@ -61,7 +61,7 @@ class Traffic:
 
 def _inputs(path: Path, trace: AnyTrace) -> list[TraceSource]:
     """The file that was read, though a canonical one names those it was made from; of a folder, its files."""
-    if path.is_dir() or (len(trace.sources) == 1 and trace.sources[0].path == str(path)):
+    if is_folder(path) or (len(trace.sources) == 1 and trace.sources[0].path == str(path)):
         return list(trace.sources)
     rows = len(trace) + sum(trace.set_aside.values())
     return [TraceSource(path=str(path), sha256=sha256_of(path), rows=rows, format="ladder_opt")]

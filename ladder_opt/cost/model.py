@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ladder_opt.arguments import checked
 from ladder_opt.cost.geometry import KERNELS, Kernel, get_kernel
 from ladder_opt.errors import InputError, UsageError, did_you_mean, one_of
-from ladder_opt.files import read_text
+from ladder_opt.files import is_there, read_text
 from ladder_opt.ladder import Target
 from ladder_opt.markup import facts as fact_table
 from ladder_opt.validation import as_input_error, check_schema, load_json_object
@@ -298,7 +298,7 @@ def read_cost_model(path_or_name: str | Path = DEFAULT_COST_NAME) -> CostModel:
     text = _builtin_text(str(path_or_name))
     if text is None:
         path = Path(path_or_name)
-        if not path.exists():
+        if not is_there(path):
             raise InputError(
                 "no such file",
                 f"a cost model file or a built-in name ({', '.join(builtin_names())})"

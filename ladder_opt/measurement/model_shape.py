@@ -9,7 +9,7 @@ from typing import Any
 
 from ladder_opt.arguments import checked
 from ladder_opt.errors import InputError, UsageError
-from ladder_opt.files import read_text
+from ladder_opt.files import is_folder, read_text
 from ladder_opt.validation import load_json_object
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -125,7 +125,7 @@ def read_model_shape(path: str | Path) -> ModelShape:
         InputError: it is no such file, or the model's attention is of another kind.
     """
     path = Path(path)
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if is_folder(path) else path
     text = read_text(file, max_bytes=_MAX_CONFIG_BYTES, what="a model's config.json")
     data = load_json_object(text, path=file, what="a model's config.json")
     return _Config(data, file).shape()

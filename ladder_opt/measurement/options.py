@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ladder_opt.arguments import check_fields
 from ladder_opt.cost.geometry import KERNELS
 from ladder_opt.engine import Engine
 from ladder_opt.errors import UsageError
@@ -55,10 +56,13 @@ class MeasureOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, (least, most) in _LIMITS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise UsageError(f"{name}: found {value!r}, expected {least} to {most}")
+        if self.time_limit_seconds is not None and not self.time_limit_seconds >= 0:
+            raise UsageError(f"time_limit_seconds: found {self.time_limit_seconds}, expected 0 s or more")
         if not self.kernels or len(set(self.kernels)) < len(self.kernels):
             raise UsageError(f"kernels: found {list(self.kernels)}, expected each of them once")
         for kernel in self.kernels:

@@ -34,7 +34,7 @@ def merged_cells(
     Raises:
         InputError: columns of unlike lengths, or a value out of range; the column is named.
     """
-    known = {name: np.asarray(values, np.float64) for name, values in weights.items() if values is not None}
+    known = {name: _as_floats(name, values) for name, values in weights.items() if values is not None}
     cells = known[above_zero].size
     arrays = {name: np.asarray(values) for name, values in sizes.items()}
     for name, values in [*arrays.items(), *known.items()]:
@@ -43,6 +43,8 @@ def merged_cells(
     for name, values in arrays.items():
         if values.dtype.kind not in "iu" and cells:
             raise InputError(f"{name} of type {values.dtype}", "integers", column=name)
+        if cells and values.max() > np.iinfo(np.int64).max:
+            raise InputError(f"{values.max()}", f"at most {np.iinfo(np.int64).max}", column=name)
         if cells and values.min() < 1:
             raise InputError(f"{values.min()}", "1 or more", column=name)
     for name, values in known.items():
@@ -59,6 +61,13 @@ def merged_cells(
     return {name: values[first] for name, values in ordered.items()} | {
         name: np.add.reduceat(values[order], first) if cells else values for name, values in known.items()
     }
+
+
+def _as_floats(name: str, values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, np.float64)
+    except OverflowError:
+        raise InputError("a number that no float holds", "a finite one", column=name) from None
 
 
 def counted_cells(

@@ -21,7 +21,7 @@ from typing import Any
 from ladder_opt.arguments import checked
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.files import read_text
+from ladder_opt.files import is_folder, read_text
 from ladder_opt.occupancy.histogram import StepHistogram
 from ladder_opt.occupancy.steps_file import StepsFile, read_steps
 from ladder_opt.validation import check_schema, load_json_object, shown
@@ -107,7 +107,7 @@ def steps_files(path: str | Path) -> list[str]:
     Raises:
         InputError: a folder without any.
     """
-    if not Path(path).is_dir():
+    if not is_folder(path):
         return [str(path)]
     files = sorted(str(file) for file in Path(path).glob(STEPS_GLOB) if file.suffix in _SUFFIXES)
     if not files:

@@ -86,6 +86,8 @@ class SolveOptions:
             if value is None or 0 < value < math.inf or (value == 0 and zero_will_do):
                 continue
             raise UsageError(f"{option}: found {value}, expected {expected}")
+        if not self.time_limit_seconds >= 0:  # not a number neither
+            raise UsageError(f"--time-limit: found {self.time_limit_seconds}, expected 0 s or more")
         if self.restarts is not None and self.restarts > MAX_RESTARTS:
             raise UsageError(f"--restarts: found {self.restarts:g}, expected at most {MAX_RESTARTS:g}")
         if self.guard is not None and not 1 <= self.guard < math.inf:

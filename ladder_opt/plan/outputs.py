@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ladder_opt.errors import InputError
-from ladder_opt.files import sha256_of
+from ladder_opt.files import is_file, sha256_of
 from ladder_opt.plan.plan import Plan
 
 
@@ -16,7 +16,7 @@ def check_not_an_input(path: str | Path | None, plan: Plan) -> None:
     Raises:
         InputError: `path` is one, by where it lies or by what it holds.
     """
-    if path is None or not Path(path).is_file():
+    if path is None or not is_file(path):
         return
     target = os.path.realpath(path)
     known = plan.provenance.inputs

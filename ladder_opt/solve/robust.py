@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ladder_opt.arguments import checked
+from ladder_opt.arguments import check_fields, checked
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, UsageError
@@ -40,6 +40,9 @@ class Workload:
 
     steps: StepHistogram
     restarts: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)

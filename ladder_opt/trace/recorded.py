@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ladder_opt.errors import InputError
-from ladder_opt.files import replace_when_whole
+from ladder_opt.files import is_folder, replace_when_whole
 from ladder_opt.trace.parquet import (
     PROVENANCE_KEY,
     SCHEMA_KEY,
@@ -92,7 +92,7 @@ def write_part(
 
 def recorded_parts(folder: str | Path) -> list[Path]:
     """The parts in a folder, by name; none where it is no folder, or holds none."""
-    return sorted(Path(folder).glob(f"{TRACE_PREFIX}*.parquet")) if Path(folder).is_dir() else []
+    return sorted(Path(folder).glob(f"{TRACE_PREFIX}*.parquet")) if is_folder(folder) else []
 
 
 def read_recorded_trace(folder: str | Path) -> Trace:

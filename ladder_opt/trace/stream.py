@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ladder_opt.errors import InputError
-from ladder_opt.files import open_to_read
+from ladder_opt.files import is_file, open_to_read
 from ladder_opt.trace.parquet import check_follows, is_canonical, parse_header, parse_rows, read_canonical
 from ladder_opt.trace.readers.parquet_file import ParquetFile
 from ladder_opt.trace.table import Trace, TraceSource
@@ -196,7 +196,7 @@ def stream_of(
     Raises:
         InputError: its footer is damaged.
     """
-    if not Path(path).is_file():
+    if not is_file(path):
         return None  # whoever reads it says what is wrong with it
     with open_to_read(path) as stored:
         if stored.read(len(_MAGIC)) != _MAGIC:
