@@ -28,14 +28,14 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SOLVE = tuple(f"tests/solve/test_{name}.py" for name in ("ragged", "spyre_env", "product", "ties"))
 TARGETS: dict[str, tuple[str, ...]] = {
-    "cost/geometry.py": ("tests/cost/test_geometry.py",),
+    "cost/geometry.py": ("tests/cost/test_geometry.py", "tests/plan/test_gaudi.py"),
     "ladder.py": ("tests/test_ladder.py", "tests/plan/test_export_resolve.py"),
     "plan/resolve.py": ("tests/plan/test_export_resolve.py", "tests/bucketer/test_bucketer.py"),
     "bucketer/bucketer.py": ("tests/bucketer/test_bucketer.py", "tests/bucketer/test_environment.py"),
     "solve/price.py": ("tests/solve/test_price.py", "tests/solve/test_spyre_env.py"),
-    "solve/verify.py": ("tests/solve/test_verify.py", "tests/solve/test_price.py"),
+    "solve/verify.py": ("tests/solve/test_verify.py", "tests/solve/test_spyre_env.py"),
     "solve/problem.py": ("tests/solve/test_verify.py", *_SOLVE),
-    "solve/_rows.py": ("tests/solve/test_verify.py", *_SOLVE),
+    "solve/_rows.py": ("tests/solve/test_rows.py", "tests/solve/test_verify.py", *_SOLVE),
     "solve/_dp_kernel.py": _SOLVE,
     "solve/_axis_kernel.py": _SOLVE,
     "solve/_product.py": ("tests/solve/test_product.py", "tests/solve/test_ties.py"),
@@ -99,7 +99,7 @@ def _change(node: ast.AST) -> None:
 
 
 def outcome(folder: Path, profile: str, tests: tuple[str, ...]) -> str:
-    """`passed`, `failed`, or `timed out` (CPU time, so that a busy machine kills nothing), of the package in a folder."""
+    """`passed`, `failed`, or `timed out` (of CPU time, so that a busy machine kills nothing)."""
     child = os.fork()
     if child == 0:
         _run_tests(folder, profile, tests)
@@ -139,7 +139,9 @@ def main() -> int:
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
     os.environ |= {"NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    sys.dont_write_bytecode = True  # a mutant as long as the last, written in the same second, would be taken for it
+    sys.dont_write_bytecode = (
+        True  # a mutant as long as the last, written in the same second, would be taken for it
+    )
     for name in _IMPORTED_ONCE:
         importlib.import_module(name)
     survived = 0
