@@ -191,8 +191,8 @@ def cheapest_rows(costs: NDArray[np.float64], chosen: NDArray[np.int64]) -> tupl
 
 
 @njit(cache=True, nogil=True)
-def drop_intervals(costs: NDArray[np.float64], threshold: float, alive: NDArray[np.bool_]) -> int:
-    """Mark intervals that no cover of all rows below the threshold can hold; return how many are alive.
+def drop_intervals(costs: NDArray[np.float64], threshold: float, alive: NDArray[np.bool_]) -> None:
+    """Mark intervals that no cover of all rows below the threshold can hold.
 
     The cheapest cover through (i, j] costs best[i] + costs[i, j] + rest[j]; costs are lower bounds, so what
     is dropped once may stay dropped under any multipliers.
@@ -208,15 +208,10 @@ def drop_intervals(costs: NDArray[np.float64], threshold: float, alive: NDArray[
     for i in range(rows - 1, -1, -1):
         for j in range(i + 1, rows + 1):
             rest[i] = min(rest[i], costs[i, j] + rest[j])
-    count = 0
     for i in range(rows):
         for j in range(i + 1, rows + 1):
-            if alive[i, j]:
-                if best[i] + costs[i, j] + rest[j] >= threshold:
-                    alive[i, j] = False
-                else:
-                    count += 1
-    return count
+            if best[i] + costs[i, j] + rest[j] >= threshold:
+                alive[i, j] = False
 
 
 @njit(cache=True, nogil=True)
