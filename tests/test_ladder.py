@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from ladder_opt.ladder import (
     clamp,
     clamp_query_lens,
     default_ladders,
+    default_query_lens,
     parse_rungs,
     powers_of_two,
 )
@@ -241,3 +244,21 @@ def test_ragged_ladders_hold_rungs_of_the_whole_up_to_the_last(blocks: tuple[int
     with pytest.raises(UsageError, match=r"expected rungs of \[1, 3, 9\] up to the last"):
         Ladders((4, 8), (1, 3, 9), ((1, 9), blocks))
     assert Ladders((4, 8), (1, 3, 9), ((1, 9), (3, 9))).blocks_of(1) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lens"),
+    [(1500, (1, 512, 1024, 1500)), (1024, (1, 512, 1024)), (1023, (1, 512, 1023)), (300, (1, 300))],
+)
+def test_the_spyre_plugins_own_query_lens(tokens: int, lens: tuple[int, ...]) -> None:
+    engine = Engine(max_num_seqs=8, max_model_len=2048, max_num_batched_tokens=tokens)
+    assert default_query_lens(engine) == lens
+
+
+def test_rungs_in_a_tuple_become_pythons_own_numbers_too() -> None:
+    given: Any = (np.int64(4), 8)
+    ladders = Ladders(given, (1, 3))
+    assert [type(rung) for rung in ladders.num_seqs] == [int, int]
+    assert type(ladders.num_seqs) is tuple
+    with pytest.raises(UsageError, match="found 1 after 1, expected a larger integer"):
+        Ladders((4, 8), (1, 1))

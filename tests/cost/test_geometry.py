@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from ladder_opt.cost.geometry import KERNELS, Chunked, Integers, Kernel, PerBlock, get_kernel
+from ladder_opt.cost.geometry import KERNELS, Chunked, FlatPages, Integers, Kernel, PerBlock, get_kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InternalError, UsageError
@@ -158,3 +158,8 @@ def test_a_kernel_that_the_solver_would_misprice_is_refused(monkeypatch: pytest.
     assert str(error.value) == (
         "the kernel's variants are not consecutive in num_blocks, or shared between num_seqs"
     )
+
+
+def test_page_rungs_count_single_pages_unless_told() -> None:
+    assert FlatPages(8) == FlatPages(8, 1)
+    assert FlatPages(8).pages(2, 5) == 5

@@ -221,6 +221,7 @@ def test_a_plan_without_num_seqs_falls_back_on_the_default() -> None:
     resolved = resolve_plan(plan, ENGINE)
     assert resolved.ladders.num_seqs == default_ladders(ENGINE).num_seqs
     assert resolved.warnings == ("the plan has no num_seqs ladder: the default one is used",)
+    assert resolved.source == "the plan"
     same = resolve_plan(plan, Engine(max_num_seqs=3, max_model_len=2048))
     assert (same.ladders.num_seqs, same.warnings) == ((), ())
 
