@@ -186,3 +186,5 @@ def test_no_absent_rung_of_an_optimal_plan_pays_for_itself(seed: int) -> None:
     rungs[absent.axis] = tuple(sorted((*rungs[absent.axis], absent.rung)))
     trial = oracles.price(instance, rungs["num_seqs"], rungs["num_blocks"])
     assert absent.num_variants == trial[1] - price.num_variants
+    more = instance.restarts * (trial[2] - price.compile_seconds)
+    assert absent.costs_seconds == pytest.approx(more, rel=1e-9, abs=1e-9 * (1 + trial[2]))
