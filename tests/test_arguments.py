@@ -264,14 +264,6 @@ def test_numbers_of_numpy_become_pythons_own() -> None:
             lambda: lo.StepHistogram(np.array([4]), np.array([1]), [10**400]),  # type: ignore[arg-type]
             "steps: found a number that no float holds, expected a finite one",
         ),
-        (
-            lambda: lo.Trace(None, np.array([5, 5]), np.array([1, 1]), cached_tokens=np.array([5, 6])),
-            "line 2: cached_tokens: found 6, expected 0 to the 5 prompt_tokens",
-        ),
-        (
-            lambda: lo.Trace(None, np.array([5, 5]), np.array([1, 1]), cached_tokens=np.array([-1, 0])),
-            "line 1: cached_tokens: found -1, expected 0 to the 5 prompt_tokens",
-        ),
     ],
 )
 def test_values_out_of_range(make: Callable[[], Any], line: str) -> None:

@@ -126,8 +126,6 @@ class Trace:
                 if len(checked) != len(prompt):
                     raise InputError(f"{len(checked)} {name}", f"{len(prompt)}, one for each prompt_tokens")
                 object.__setattr__(self, name, checked)
-        if self.cached_tokens is not None:
-            _check_cached_tokens(self.cached_tokens, prompt)
         if self.hash_ids is not None:
             _check_hash_ids(self.hash_ids, prompt)
         if self.arrival_seconds is not None:
@@ -261,15 +259,6 @@ def within_limits(trace: Trace, *, max_model_len: int) -> Trace:
     """The requests whose prompt + output fits `max_model_len` tokens; the others are set aside."""
     fits = trace.prompt_tokens + trace.output_tokens <= max_model_len
     return trace.take(fits, reason=BEYOND_MAX_MODEL_LEN)
-
-
-def _check_cached_tokens(cached: NDArray[np.int64], prompt: NDArray[np.int64]) -> None:
-    wrong = np.flatnonzero((cached < 0) | (cached > prompt))
-    if len(wrong):
-        at = int(wrong[0])
-        raise InputError(
-            f"{cached[at]}", f"0 to the {prompt[at]} prompt_tokens", line=at + 1, column="cached_tokens"
-        )
 
 
 def _as_int64(values: NDArray[np.int64], name: str) -> NDArray[np.int64]:
