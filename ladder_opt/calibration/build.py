@@ -363,6 +363,11 @@ def _tables(
                 f"{name}_seconds: the formula is off by {table.formula_error:.0%}, and no table can take its "
                 f"place: {table.reason}"
             )
+        if table.is_interpolated and table.table_error > table.formula_error:
+            draft.warnings.append(
+                f"{name}_seconds: the table is off by {table.table_error:.0%} where each pair is told by the "
+                f"others, and the formula by {table.formula_error:.0%}: --table never may do better"
+            )
     if all(table.rows is not None for table in tables.values()) and len(tables) > 1:
         _check_common_sizes(tables, engine)
     return tables

@@ -68,6 +68,7 @@ class Table:
         formula_error: root mean square of the formula's relative residuals.
         table_error: of the curves'; NaN where there is none.
         is_refused: a table was wanted and could not be made.
+        is_interpolated: it goes between and beyond the pairs measured.
     """
 
     rows: tuple[tuple[int, int, float], ...] | None
@@ -75,11 +76,13 @@ class Table:
     formula_error: float
     table_error: float
     is_refused: bool = False
+    is_interpolated: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """For the cost file's `fit`."""
         return {
             "used": self.rows is not None,
+            "interpolated": self.is_interpolated,
             "reason": self.reason,
             "formula_relative_error": self.formula_error,
             "relative_error": None if np.isnan(self.table_error) else self.table_error,
@@ -219,7 +222,7 @@ def _interpolated(
         f"measured, each told by the others, pairs are off by {table_error:.0%}"
     )
     rows = zip(seqs.tolist(), blocks.tolist(), (float(f"{each:.6g}") for each in seconds), strict=True)
-    return Table(tuple(rows), reason, formula_error, table_error)
+    return Table(tuple(rows), reason, formula_error, table_error, is_interpolated=True)
 
 
 def _curves(samples: Samples, kernel: Kernel, what: str) -> Mapping[int, _Curve]:

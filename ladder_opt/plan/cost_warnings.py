@@ -58,10 +58,17 @@ def _misses(cost: CostModel) -> list[str]:
 
 
 def fitted_range(cost: CostModel, part: str) -> Range:
-    """Sizes that a formula was fitted to; none where the fit does not say, or a table stands for it."""
-    if getattr(cost, f"{part}_table") is not None:
+    """Sizes that a formula, or a table interpolated by it, was fitted to; none where the fit does not say.
+
+    A table of pairs measured is not continued beyond them: none for it either.
+    """
+    fit = cost.fit or {}
+    tables = fit.get("tables")
+    told = tables.get(part) if isinstance(tables, dict) else None
+    is_interpolated = isinstance(told, dict) and told.get("interpolated") is True
+    if getattr(cost, f"{part}_table") is not None and not is_interpolated:
         return {}
-    held = (cost.fit or {}).get("range")
+    held = fit.get("range")
     if not isinstance(held, dict):
         return {}
     is_parted = isinstance(held.get("step"), dict) or isinstance(held.get("compile"), dict)

@@ -19,7 +19,10 @@ from ladder_opt.cost.geometry import get_kernel
 from ladder_opt.cost.model import CostModel
 from ladder_opt.engine import Engine
 from ladder_opt.errors import InputError
-from ladder_opt.ladder import default_ladders
+from ladder_opt.ladder import Ladders, default_ladders
+from ladder_opt.occupancy.histogram import StepHistogram
+from ladder_opt.plan.cost_warnings import cost_warnings
+from ladder_opt.solve.price import price_ladders
 from tests.calibration import measured as made
 
 ENGINE = Engine(max_num_seqs=16, max_model_len=32 * 128)
@@ -170,6 +173,32 @@ def test_auto_interpolates_where_the_formula_misses_scattered_pairs(tmp_path: Pa
         write_scattered(tmp_path / "u.csv", lambda s, m: made.step_seconds(made.STEP, s, m)), ENGINE
     )
     assert near.cost.step_table is None
+
+
+def test_a_plan_says_where_an_interpolated_table_is_extrapolated(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    lines = [f"{s},{m},{made.step_seconds(made.STEP, s, m)}" for s in (4, 5) for m in (1, 2, 3, 4)]
+    path.write_text("\n".join(["num_seqs,num_blocks,seconds", *lines]), encoding="utf-8")
+    cost = calibrate(path, ENGINE, table="interpolated").cost
+    steps = StepHistogram(np.array([16]), np.array([32]), np.array([1000.0]))
+    price = price_ladders(steps, ENGINE, cost, Ladders((16,), (32,)), restarts=0.0)
+    told = [line for line in cost_warnings(cost, price) if "extrapolated" in line]
+    assert told == [
+        (
+            "100% of the plan's step seconds are extrapolated: the cost model was fitted to num_seqs 4 to 5, "
+            "iterations 1 to 1, gathers 4 to 20; rung pairs such as 16 x 32 lie beyond"
+        )
+    ]
+
+
+def test_a_table_that_tells_pairs_worse_than_the_formula_is_warned_of(tmp_path: Path) -> None:
+    signs = dict(zip(SCATTERED, [1.15, 0.85] * 5, strict=True))
+    path = write_scattered(tmp_path / "t.csv", lambda s, m: made.step_seconds(made.STEP, s, m) * signs[s, m])
+    (line,) = [
+        one for one in calibrate(path, ENGINE, table="interpolated").warnings if "--table never" in one
+    ]
+    assert line.startswith("step_seconds: the table is off by ")
+    assert not [one for one in calibrate(path, ENGINE).warnings if "--table never" in one]
 
 
 def test_where_the_formula_holds_the_interpolated_table_is_the_formula(tmp_path: Path) -> None:
