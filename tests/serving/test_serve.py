@@ -48,7 +48,7 @@ ARGUMENTS = {
 RECORD_SECONDS = 0.2
 LONG = draw([960] * 8, [12] * 8, seed=1)  # 240 steps of prefill: time for the others to arrive
 OTHERS = mixed(20, seed=2)
-ATTEMPTS = 12
+ATTEMPTS = 30
 MARGIN_SECONDS = 0.3  # between two clocks that see an arrival and a first token
 
 Cells = dict[tuple[int, int], tuple[float, float]]  # {(num_seqs, num_blocks): (steps, gathers_real)}
