@@ -36,7 +36,7 @@ from tests.serving.traffic import dense_tokens, draw, mixed
 pytestmark = [pytest.mark.vllm, pytest.mark.serving]
 
 ENGINE = Engine(
-    block_size=128, max_num_seqs=8, max_model_len=1024, max_num_batched_tokens=32, num_kv_blocks=41
+    block_size=128, max_num_seqs=8, max_model_len=1024, max_num_batched_tokens=16, num_kv_blocks=41
 )
 ARGUMENTS = {
     "block_size": ENGINE.block_size,
@@ -46,9 +46,9 @@ ARGUMENTS = {
     "num_gpu_blocks_override": ENGINE.num_kv_blocks,
 }
 RECORD_SECONDS = 0.2
-LONG = draw([960] * 8, [12] * 8, seed=1)  # 240 steps of prefill: time for the others to arrive
+LONG = draw([960] * 8, [12] * 8, seed=1)  # 480 steps of prefill: time for the others to arrive
 OTHERS = mixed(20, seed=2)
-ATTEMPTS = 30
+ATTEMPTS = 20
 MARGIN_SECONDS = 0.3  # between two clocks that see an arrival and a first token
 
 Cells = dict[tuple[int, int], tuple[float, float]]  # {(num_seqs, num_blocks): (steps, gathers_real)}
@@ -205,7 +205,7 @@ def test_the_ladders_in_use_are_the_plans(plan: Plan, with_plan: Served) -> None
 def test_every_variant_was_recorded_and_nothing_compiled_while_serving(plan: Plan, with_plan: Served) -> None:
     report = with_plan.server.report()
     assert report["recorded"] == report["enumerated"]
-    assert len(report["recorded"]) == plan.result.num_variants == report["warmup_compiles"] > 2
+    assert len(report["recorded"]) == plan.result.num_variants == report["warmup_compiles"] >= 2
     assert report["compiles_since"] == report["late_compiles"] == report["unrecorded"] == 0
     assert sum(report["dispatched"].values()) > 50
     assert report["per_sequence_steps"] > 0
