@@ -36,7 +36,7 @@ from tests.serving.traffic import dense_tokens, draw, mixed
 pytestmark = [pytest.mark.vllm, pytest.mark.serving]
 
 ENGINE = Engine(
-    block_size=128, max_num_seqs=8, max_model_len=1024, max_num_batched_tokens=16, num_kv_blocks=41
+    block_size=128, max_num_seqs=8, max_model_len=1024, max_num_batched_tokens=32, num_kv_blocks=41
 )
 ARGUMENTS = {
     "block_size": ENGINE.block_size,
@@ -46,9 +46,10 @@ ARGUMENTS = {
     "num_gpu_blocks_override": ENGINE.num_kv_blocks,
 }
 RECORD_SECONDS = 0.2
-LONG = draw([960] * 8, [12] * 8, seed=1)  # 480 steps of prefill: time for the others to arrive
+LONG = draw([960] * 24, [12] * 24, seed=1)  # 720 steps of prefill: time for the others to arrive
 OTHERS = mixed(20, seed=2)
-ATTEMPTS = 20
+ATTEMPTS = 12
+TURN_SECONDS = 0.005  # from a first token to its arrival here
 MARGIN_SECONDS = 0.3  # between two clocks that see an arrival and a first token
 
 Cells = dict[tuple[int, int], tuple[float, float]]  # {(num_seqs, num_blocks): (steps, gathers_real)}
@@ -62,7 +63,8 @@ class Burst:
         answers: in the order of the requests.
         trace: the requests as recorded, in the order of their arrival.
         steps: the steps recorded meanwhile.
-        overtaken: whether all were waiting before the prompts of `LONG` were computed.
+        overtaken: whether all were waiting before the prompts of `LONG` were computed, and of these each
+            before the prompt of the one ahead of it was.
     """
 
     answers: list[Answer]
@@ -81,8 +83,8 @@ class Served:
 
 
 def make_plan() -> Plan:
-    """A plan of few variants, for traffic like that of the test."""
-    requests = LONG + OTHERS
+    """A plan of few variants, for traffic like that of the test with a third of the long requests."""
+    requests = LONG[: len(LONG) // 3] + OTHERS
     trace = Trace(
         np.zeros(len(requests)),
         np.array([len(request.prompt) for request in requests]),
@@ -118,8 +120,13 @@ def serve(server: Server, record: Path) -> Burst:
     assert trace.arrival_seconds is not None
     waiting_seconds = float(trace.arrival_seconds[-1] - trace.arrival_seconds[0]) + MARGIN_SECONDS
     prefilled_at = max(answer.first_token_at for answer in answers[: len(LONG)])
+    # A request is sent once the one before it waits, so that the third shows that the second does.
+    in_turn = all(
+        later.asked_at + TURN_SECONDS < answer.first_token_at
+        for answer, later in zip(answers[: len(LONG)], answers[2:], strict=False)
+    )
     steps = difference(written_after(record, time.time()), earlier_steps)
-    return Burst(answers, trace, steps, started_at + waiting_seconds < prefilled_at)
+    return Burst(answers, trace, steps, in_turn and started_at + waiting_seconds < prefilled_at)
 
 
 def steps_of(record: Path) -> Cells:
@@ -205,7 +212,7 @@ def test_the_ladders_in_use_are_the_plans(plan: Plan, with_plan: Served) -> None
 def test_every_variant_was_recorded_and_nothing_compiled_while_serving(plan: Plan, with_plan: Served) -> None:
     report = with_plan.server.report()
     assert report["recorded"] == report["enumerated"]
-    assert len(report["recorded"]) == plan.result.num_variants == report["warmup_compiles"] >= 2
+    assert len(report["recorded"]) == plan.result.num_variants == report["warmup_compiles"] > 2
     assert report["compiles_since"] == report["late_compiles"] == report["unrecorded"] == 0
     assert sum(report["dispatched"].values()) > 50
     assert report["per_sequence_steps"] > 0
